@@ -118,6 +118,8 @@ class Cowfs:
         with subprocess.Popen(
             [command, *arguments],
             cwd=self.project.parent if outside else self.project,
+            # cowfs' register of workspaces: the user's own is for the user's own.
+            env=os.environ | {"XDG_DATA_HOME": os.fspath(self.project.parent / "data")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
