@@ -1,0 +1,202 @@
+"""What the benchmarks need of the machine: processes, CPUs, kernel caches, mounts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+TOOL_TIMEOUT = 900.0
+"""Seconds after which a tool counts as hung; far above any workload, so never a measurement."""
+
+Env = dict[str, str]
+"""The complete environment of a child process."""
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the message is for the user."""
+
+
+def child_environment(home: Path) -> Env:
+    """The environment of every tool under test.
+
+    The user's git configuration, XDG directories, PYTHONPATH and locale would change what is
+    measured, so only the search path is kept and HOME points to the empty directory *home*.
+    """
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+
+
+def run_tool(
+    argv: Sequence[str | Path],
+    *,
+    env: Env,
+    cwd: Path | None = None,
+    accept: Iterable[int] = (0,),
+    timeout: float = TOOL_TIMEOUT,
+) -> bytes:
+    """Run a command to its end and return what it wrote to standard output.
+
+    Raises :class:`BenchError` with the end of its standard error when it cannot be started, takes
+    longer than *timeout* seconds, or ends with a status that is not in *accept*.
+    """
+    name = Path(argv[0]).name
+    try:
+        done = subprocess.run(
+            [os.fspath(part) for part in argv],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BenchError(f"{name}: still running after {timeout:.0f} s") from error
+    except OSError as error:
+        raise BenchError(f"{name}: {error.strerror}") from error
+    if done.returncode not in set(accept):
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-400:]
+        raise BenchError(f"{name} {argv[1] if len(argv) > 1 else ''}: {done.returncode}: {said}")
+    return done.stdout
+
+
+def poll(ready: Callable[[], bool], *, seconds: float, interval: float = 0.01) -> bool:
+    """Ask *ready* every *interval* seconds until it says yes (True) or *seconds* passed (False)."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval)
+    return True
+
+
+@contextmanager
+def affinity(cpus: Iterable[int]) -> Iterator[None]:
+    """Run the body on *cpus* only; children started in it, daemons too, inherit that."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, set(cpus))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time that all threads of *pids* have used; a process that has ended counts as 0."""
+    nanoseconds = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            # A thread may end between the listing and the read.
+            with suppress(OSError):
+                nanoseconds += int(task.read_text().split()[0])
+    return nanoseconds / 1e9
+
+
+def settle(root: Path, pids: Sequence[int], *, seconds: float = 60.0) -> bool:
+    """Let one target finish what it does in the background, so that it does not disturb the next.
+
+    Writes everything to disk, then waits until the daemons *pids* have used next to no CPU for
+    50 ms. Returns False if they were still busy after *seconds*.
+    """
+    os.sync()
+    # sync(2) sends no request to a FUSE daemon, so its own buffers need an fsync of a directory.
+    with suppress(OSError):
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    if not pids:
+        return True
+    used = cpu_seconds(pids)
+
+    def quiet() -> bool:
+        nonlocal used
+        before, used = used, cpu_seconds(pids)
+        return used - before < 0.001
+
+    return poll(quiet, seconds=seconds, interval=0.05)
+
+
+def cold_cache_obstacle() -> str | None:
+    """Why the kernel's caches cannot be dropped here, or None if they can."""
+    if os.access(DROP_CACHES, os.W_OK):
+        return None
+    return f"dropping caches needs to write {DROP_CACHES} (run as root)"
+
+
+def drop_caches() -> None:
+    """Drop the kernel's clean pages, names and inodes. What a daemon holds in its memory stays."""
+    os.sync()
+    DROP_CACHES.write_text("3\n")
+
+
+def mounts_below(directory: Path) -> list[Path]:
+    """Mount points at or below *directory*, the deepest first."""
+    top = os.path.realpath(directory)
+    found = []
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split(" ")[4])
+        if point == top or point.startswith(top + "/"):
+            found.append(Path(point))
+    return sorted(found, key=lambda path: len(path.parts), reverse=True)
+
+
+def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:
+    """Unmount a FUSE filesystem as root or not; returns whether the tool reported success."""
+    fusermount = shutil.which("fusermount3") or shutil.which("fusermount")
+    argv = [fusermount, "-uz" if lazy else "-u"] if fusermount else ["umount"]
+    if not fusermount and lazy:
+        argv.append("-l")
+    done = subprocess.run([*argv, str(mountpoint)], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def remove_work(directory: Path) -> None:
+    """Remove a work directory, or raise rather than delete through a live mount."""
+    for point in mounts_below(directory):
+        unmount(point, lazy=True)
+    left = mounts_below(directory)
+    if left:
+        raise BenchError(f"{left[0]} is still mounted; unmount it and remove {directory}")
+    shutil.rmtree(directory)
+
+
+def filesystem_type(path: Path) -> str:
+    """The type of the filesystem that holds *path*, as mountinfo names it ("ext4")."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        fields, _, rest = line.partition(" - ")
+        if fields.split(" ")[2] == wanted:
+            return rest.split(" ")[0]
+    return "unknown"
+
+
+def describe_machine(work: Path) -> dict[str, object]:
+    """What a reader must know to compare two reports."""
+    model = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return {
+        "kernel": platform.release(),
+        "cpu": model[1] if model else platform.machine(),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "filesystem": filesystem_type(work),
+        "load_average": os.getloadavg()[0],
+        "root": os.geteuid() == 0,
+    }
