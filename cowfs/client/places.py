@@ -1,0 +1,131 @@
+"""Where workspaces are: live mounts from the kernel, all others from a small registry.
+
+A live mount names its store as its source in /proc/self/mountinfo. The registry is the file
+`workspaces.json` in the user's cowfs directory (`$XDG_DATA_HOME/cowfs`, by default
+`~/.local/share/cowfs`), which also holds the stores that were not put elsewhere.
+
+Threading: stateless functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE = "fuse.cowfs"
+
+
+class Place:
+    """One workspace. All paths are absolute.
+
+    base: the directory it was made from; mountpoint: where it is (or was last) mounted.
+    mounted: whether the kernel has a mount there now.
+    """
+
+    __slots__ = ("base", "mounted", "mountpoint", "store")
+
+    def __init__(self, base: str, mountpoint: str, store: str, *, mounted: bool) -> None:
+        self.base = base
+        self.mountpoint = mountpoint
+        self.store = store
+        self.mounted = mounted
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is mounted over the directory itself."""
+        return self.base == self.mountpoint
+
+    def __repr__(self) -> str:
+        return f"Place({self.base!r}, {self.mountpoint!r}, {self.store!r}, {self.mounted})"
+
+
+def data_directory() -> str:
+    """The user's cowfs directory."""
+    home = os.environ.get("XDG_DATA_HOME")
+    if not home or not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".local", "share")
+    return os.path.join(home, "cowfs")
+
+
+def _unescape(text: str) -> str:
+    """A field of mountinfo: octal escapes of space, tab, newline and backslash."""
+    if "\\" not in text:
+        return text
+    out = []
+    parts = text.split("\\")
+    out.append(parts[0])
+    for part in parts[1:]:
+        out.append(chr(int(part[:3], 8)) + part[3:])
+    return "".join(out)
+
+
+def mounts() -> list[tuple[str, str]]:
+    """(mountpoint, store) of every cowfs mount that this process can see, in mount order."""
+    found = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            if f" {TYPE} " in line:
+                fields = line.split(" ")
+                at = fields.index("-")
+                if fields[at + 1] == TYPE:
+                    found.append((_unescape(fields[4]), _unescape(fields[at + 2])))
+    return found
+
+
+def registry(directory: str | None = None) -> list[dict[str, str]]:
+    """The registered workspaces: base, mountpoint, store. A missing or damaged file is empty."""
+    path = os.path.join(directory or data_directory(), "workspaces.json")
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            rows = json.load(file)["workspaces"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    wanted = ("base", "mountpoint", "store")
+    return [
+        r for r in rows if isinstance(r, dict) and all(isinstance(r.get(k), str) for k in wanted)
+    ]
+
+
+def register(base: str, mountpoint: str, store: str) -> None:
+    """Add or replace a workspace in the registry (atomic; concurrent callers are serialised)."""
+    import fcntl
+
+    directory = data_directory()
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    path = os.path.join(directory, "workspaces.json")
+    with open(path + ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = [r for r in registry(directory) if r["base"] != base and r["store"] != store]
+        rows.append({"base": base, "mountpoint": mountpoint, "store": store})
+        with open(path + ".new", "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump({"workspaces": rows}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+
+
+def is_below(path: str, top: str) -> bool:
+    """Whether `path` is `top` or inside it; both absolute and normal."""
+    return path == top or top == "/" or path.startswith(top + "/")
+
+
+def find(directory: str) -> Place | None:
+    """The workspace that holds `directory`, the innermost one; None when there is none."""
+    path = os.path.abspath(directory)
+    real = os.path.realpath(path)
+    best: Place | None = None
+    rows = None
+    for mountpoint, store in mounts():
+        if is_below(real, mountpoint) and (best is None or len(mountpoint) >= len(best.mountpoint)):
+            rows = registry() if rows is None else rows
+            base = next((r["base"] for r in rows if r["store"] == store), mountpoint)
+            best = Place(base, mountpoint, store, mounted=True)
+    if best is not None:
+        return best
+    live = {store: mountpoint for mountpoint, store in mounts()}
+    for row in registry():
+        for top in (row["mountpoint"], row["base"]):
+            if is_below(real, top) and (best is None or len(top) > len(best.base)):
+                mountpoint = live.get(row["store"], row["mountpoint"])
+                best = Place(row["base"], mountpoint, row["store"], mounted=row["store"] in live)
+    return best

@@ -1,0 +1,1 @@
+"""The daemon of one workspace: its threads, its control socket, its timers."""

@@ -1,0 +1,159 @@
+"""The control socket: JSON-RPC 2.0, one JSON document a line (docs/protocol.md).
+
+The socket has mode 0600; the peer's credentials are checked against the daemon's user all the same.
+
+Threading: one thread accepts; each connection has a thread of its own, so that a slow request (an
+apply, an unmount that waits) does not hold up a checkpoint. What must not overlap is serialised by
+the methods themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cowfs.errors import CowfsError, InternalError, PermissionDeniedError, UsageError
+from cowfs.volume.history import Author
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME = "control.sock"
+_MAX_LINE = 16 << 20
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Request:
+    """One call: its parameters, who asks, and where progress goes.
+
+    reply_fd: a descriptor that is sent along with the answer.
+    """
+
+    def __init__(
+        self, params: dict[str, Any], author: Author, send: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.params = params
+        self.author = author
+        self._send = send
+        self.reply_fd: int | None = None
+
+    def progress(self, **params: Any) -> None:
+        """Tell the client how far it is."""
+        self._send({"jsonrpc": "2.0", "method": "progress", "params": params})
+
+
+Method = Callable[[Request], Any]
+
+
+class ControlServer:
+    """Listens for commands."""
+
+    def __init__(self, store: Path, methods: dict[str, Method]) -> None:
+        """Bind the socket in the store's directory. Raises OSError."""
+        self._methods = methods
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._path = store / SOCKET_NAME
+        self._path.unlink(missing_ok=True)
+        fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        old = os.umask(0o177)
+        try:
+            self._socket.bind(f"/proc/self/fd/{fd}/{SOCKET_NAME}")
+        finally:
+            os.umask(old)
+            os.close(fd)
+        self._socket.listen(32)
+        self._thread = threading.Thread(target=self._accept, name="cowfs-control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; connections end with the process."""
+        self._path.unlink(missing_ok=True)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        lock = threading.Lock()
+
+        def send(message: dict[str, Any], fds: list[int] | None = None) -> None:
+            data = json.dumps(message).encode() + b"\n"
+            with lock:
+                if fds:
+                    sent = socket.send_fds(connection, [data], fds)
+                    data = data[sent:]
+                connection.sendall(data)
+
+        try:
+            author = peer(connection)
+            with connection.makefile("rb") as lines:
+                while line := lines.readline(_MAX_LINE):
+                    self._answer(line, author, send)
+        except (OSError, ValueError) as error:
+            log.debug("a control connection ended: %s", error)
+
+    def _answer(self, line: bytes, author: Author, send: Callable[..., None]) -> None:
+        number: Any = None
+        request: Request | None = None
+        try:
+            message = json.loads(line)
+            number = message.get("id")
+            method = self._methods.get(message.get("method"))
+            if method is None:
+                raise UsageError(detail=f"unknown method {message.get('method')!r}")
+            if author.uid not in (0, os.geteuid()):
+                raise PermissionDeniedError(detail=f"user {author.uid} may not control this daemon")
+            request = Request(message.get("params") or {}, author, send)
+            answer = {"jsonrpc": "2.0", "id": number, "result": method(request)}
+        except CowfsError as error:
+            answer = _error(number, error)
+        except Exception as error:
+            log.exception("a control request failed")
+            answer = _error(number, InternalError(detail=f"{type(error).__name__}: {error}"))
+        fds = [request.reply_fd] if request is not None and request.reply_fd is not None else None
+        send(answer, fds)
+
+
+def _error(number: Any, error: CowfsError) -> dict[str, Any]:
+    body = {"code": error.exit_code, "message": str(error), "data": error.to_json()}
+    return {"jsonrpc": "2.0", "id": number, "error": body}
+
+
+def peer(connection: socket.socket) -> Author:
+    """Who is at the other end, from the kernel (SO_PEERCRED, unix(7)) and /proc."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return Author(uid, user_name(uid), pid, command_line(pid))
+
+
+def command_line(pid: int) -> str:
+    """The command line of a process, at most 200 characters; "" when it is gone."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(4096).rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode("utf-8", "replace")[:200]
+
+
+def user_name(uid: int) -> str:
+    """Login name of a user, the number as text when it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

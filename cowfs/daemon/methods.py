@@ -1,0 +1,130 @@
+"""What the control socket offers (docs/protocol.md lists the methods with their fields).
+
+Threading: methods run in the threads of their connections. `_operation` serialises everything
+that ends an epoch or touches the base.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cowfs.daemon.control import Method, Request
+from cowfs.errors import UsageError
+from cowfs.service import restore as restoring
+from cowfs.service import status as reporting
+from cowfs.service.checkpoint import checkpoint
+from cowfs.service.engine import commit
+from cowfs.service.restore import Restored
+
+if TYPE_CHECKING:
+    from cowfs.daemon.process import Daemon
+
+
+class Methods:
+    """The methods of one daemon."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._engine = daemon.engine
+        self._operation = threading.RLock()
+
+    def table(self) -> dict[str, Method]:
+        """Name to method."""
+        return {
+            "status": self.status,
+            "checkpoint": self.checkpoint,
+            "restore": self.restore,
+            "undo": self.undo,
+            "redo": self.redo,
+            "flush": self.flush,
+            "unmount": self.unmount,
+        }
+
+    def status(self, request: Request) -> Any:
+        """State of the mount; `flush` true brings the kernel's dirty pages in first."""
+        if request.params.get("flush"):
+            self._engine.flush()
+        report = self._engine.call(lambda: reporting.volume_status(self._engine.volume))
+        report["pid"] = os.getpid()
+        return report
+
+    def checkpoint(self, request: Request) -> Any:
+        """Params: message, label. Result: checkpoint, daemon_seconds."""
+        started = time.perf_counter()
+        with self._operation:
+            record = checkpoint(
+                self._engine,
+                request.author,
+                message=_text(request, "message"),
+                label=_text(request, "label"),
+            )
+        return {
+            "checkpoint": msgspec.to_builtins(record),
+            "daemon_seconds": time.perf_counter() - started,
+        }
+
+    def restore(self, request: Request) -> Any:
+        """Params: checkpoint, paths, exclude. Result: see `_restored`."""
+        with self._operation:
+            return _restored(
+                restoring.restore(
+                    self._engine,
+                    request.author,
+                    _text(request, "checkpoint"),
+                    paths=_names(request, "paths"),
+                    exclude=_names(request, "exclude"),
+                )
+            )
+
+    def undo(self, request: Request) -> Any:
+        with self._operation:
+            return _restored(restoring.undo(self._engine, request.author))
+
+    def redo(self, request: Request) -> Any:
+        with self._operation:
+            return _restored(restoring.redo(self._engine, request.author))
+
+    def flush(self, request: Request) -> Any:
+        """Commit everything, so that a reader of the store sees it. Sends the base's descriptor."""
+        self._engine.flush()
+        commit(self._engine)
+        request.reply_fd = self._daemon.base_fd
+        return {"head_epoch": self._engine.volume.main.head}
+
+    def unmount(self, request: Request) -> Any:
+        """Params: force, apply. The daemon ends after the answer."""
+        with self._operation:
+            return self._daemon.unmount(
+                force=bool(request.params.get("force")),
+                apply=bool(request.params.get("apply")),
+                progress=request.progress,
+            )
+
+
+def _text(request: Request, name: str) -> str:
+    value = request.params.get(name, "")
+    if not isinstance(value, str):
+        raise UsageError(detail=f"{name} must be a string")
+    return value
+
+
+def _names(request: Request, name: str) -> list[bytes]:
+    value = request.params.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise UsageError(detail=f"{name} must be a list of strings")
+    return [os.fsencode(item) for item in value]
+
+
+def _restored(result: Restored) -> Any:
+    return {
+        "operation": result.operation,
+        "checkpoint": msgspec.to_builtins(result.checkpoint),
+        "rescue": msgspec.to_builtins(result.rescue),
+        "changed": result.changed,
+        "daemon_seconds": result.seconds,
+    }

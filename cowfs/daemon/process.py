@@ -1,0 +1,253 @@
+"""The daemon process: mounts a workspace, serves it, and leaves it in order.
+
+Threads: FUSE (owner of the volume), writer, control, timer, walker; the main thread waits for the
+end. Whatever ends it (the `unmount` method, umount(8), a signal), everything is committed first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import json
+import logging
+import logging.handlers
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cowfs.daemon.control import ControlServer
+from cowfs.daemon.engine import MountEngine
+from cowfs.daemon.holders import describe, holders
+from cowfs.daemon.methods import Methods
+from cowfs.daemon.walker import Walker
+from cowfs.errors import BusyError, CowfsError, FuseUnavailableError, UnmountFailedError
+from cowfs.mount.kernel import Kernel
+from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
+from cowfs.service.engine import commit
+from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+"""How long a change may wait before its group is closed (contract 4)."""
+_LOG_BYTES = 1 << 20
+_BUSY_REQUESTS = 20
+_MNT_DETACH = 2
+_SWITCH_SECONDS = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What to mount. Absolute paths."""
+
+    base: str
+    mountpoint: str
+    store: str
+    allow_other: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        return self.base == self.mountpoint
+
+
+class Daemon:
+    """One mounted workspace."""
+
+    def __init__(self, config: Config) -> None:
+        """Open the store and mount. Raises CowfsError; nothing is mounted then."""
+        self.config = config
+        check_fuse()
+        store = Path(config.store)
+        self.base_fd = open_base(config.base)
+        self.volume = open_for_writing(store, config.base, self.base_fd)
+        try:
+            write_description(store, Description(config.base, config.mountpoint))
+            self.loop = Loop(self.volume, config.mountpoint, mount_options(config))
+            try:
+                self.loop.mount()
+            except RuntimeError as error:
+                raise FuseUnavailableError(detail=str(error), advice=_mount_advice()) from None
+        except BaseException:
+            self.volume.close()
+            os.close(self.base_fd)
+            raise
+        self.kernel = Kernel(self.loop, config.mountpoint)
+        self.engine = MountEngine(self.volume, self.loop, self.kernel)
+        self._pid_file = store / "daemon.pid"
+        self._pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+        self._server = ControlServer(store, Methods(self).table())
+        self._stop = threading.Event()
+        self._busy = threading.Event()
+        self._walker = Walker(self.engine, self._busy)
+        self._fuse = threading.Thread(target=self._run_fuse, name="cowfs-fuse")
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until unmounted; `ready` is called when the mount answers."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self._fuse.start()
+        self._server.start()
+        timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
+        timer.start()
+        self._walker.start()
+        os.stat(self.config.mountpoint)
+        ready()
+        self._fuse.join()
+        self._stop.set()
+        self._server.close()
+        self._walker.stop()
+        timer.join()
+        unmount_kernel(unmount=False)
+        self.volume.close()
+        self._pid_file.unlink(missing_ok=True)
+        os.close(self.base_fd)
+
+    def _run_fuse(self) -> None:
+        try:
+            self.loop.run()
+        except Exception:
+            log.exception("the FUSE thread failed")
+
+    def _tick(self) -> None:
+        served = 0
+        while not self._stop.wait(_TICK_SECONDS / 4):
+            requests = self.loop.operations.requests
+            if requests - served > _BUSY_REQUESTS:
+                self._busy.set()
+            else:
+                self._busy.clear()
+            served = requests
+            if self.volume.dirty:
+                self.loop.post(self._quiesce)
+
+    def _quiesce(self) -> None:
+        self.volume.quiesce()
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        log.info("signal %d: unmounting", number)
+        threading.Thread(target=self._leave, daemon=True).start()
+
+    def _leave(self) -> None:
+        try:
+            self.unmount(force=True, apply=False, progress=lambda **_: None)
+        except (CowfsError, OSError, LoopEndedError) as error:
+            log.error("unmounting after a signal: %s", error)
+            self.loop.stop()
+
+    def unmount(self, *, force: bool, apply: bool, progress: Callable[..., None]) -> dict[str, Any]:
+        """Unmount; the process ends soon after. Raises BusyError, UnmountFailedError."""
+        mountpoint = self.config.mountpoint
+        held = holders(mountpoint)
+        if held and not force:
+            raise BusyError(path=mountpoint, holders=describe(held), pids=[h.pid for h in held])
+        self.kernel.flush()
+        commit(self.engine)
+        applied: dict[str, Any] | None = None
+        try:
+            kernel_unmount(mountpoint, lazy=force)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                names = describe(holders(mountpoint)) or "a process that cannot be seen"
+                raise BusyError(path=mountpoint, holders=names, pids=[]) from None
+            raise UnmountFailedError(path=mountpoint, detail=str(error)) from None
+        if force:
+            self.loop.stop()
+        return {"mountpoint": mountpoint, "applied": applied, "pid": os.getpid()}
+
+
+def kernel_unmount(mountpoint: str, *, lazy: bool) -> None:
+    """Remove the kernel's mount: umount2(2) as root, else fusermount3(1). Raises OSError."""
+    if os.geteuid() == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.umount2(os.fsencode(mountpoint), _MNT_DETACH if lazy else 0) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return
+    command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        text = done.stderr.strip()
+        raise OSError(errno.EBUSY if "busy" in text.lower() else errno.EPERM, text)
+
+
+def mount_options(config: Config) -> set[str]:
+    """Options for libfuse. The source of the mount is the store: commands find it by that."""
+    source = config.store.replace("\\", "\\\\").replace(",", "\\,")
+    options = {f"fsname={source}", "subtype=cowfs", "default_permissions"}
+    if os.geteuid() == 0:
+        options |= {"dev", "suid"}
+    if config.allow_other:
+        options.add("allow_other")
+    return options
+
+
+def check_fuse() -> None:
+    """Raises FuseUnavailableError with what to do, before anything was touched."""
+    if not os.path.exists("/dev/fuse"):
+        raise FuseUnavailableError(
+            detail="there is no /dev/fuse",
+            advice="Load the module (`modprobe fuse`); in a container start it with --device /dev/fuse.",
+        )
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        raise FuseUnavailableError(
+            detail="/dev/fuse is closed to this user",
+            advice="As root: `chmod 666 /dev/fuse` (most distributions ship it that way).",
+        )
+
+
+def _mount_advice() -> str:
+    return "Is fuse3 installed (fusermount3)? The daemon's log has libfuse's own message."
+
+
+def set_up_logging(store: Path, *, foreground: bool) -> None:
+    """A rotating log in the store; on the terminal as well in the foreground."""
+    handler = logging.handlers.RotatingFileHandler(
+        store / "daemon.log",
+        maxBytes=_LOG_BYTES,
+        backupCount=3,
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
+    form = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
+    handlers: list[logging.Handler] = [handler]
+    if foreground:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
+
+
+def serve(config: Config, ready_fd: int | None, *, foreground: bool) -> int:
+    """Mount and serve; tells `ready_fd` in one JSON line how mounting went. Returns exit code."""
+
+    def tell(message: dict[str, Any]) -> None:
+        if ready_fd is not None:
+            os.write(ready_fd, json.dumps(message).encode() + b"\n")
+            os.close(ready_fd)
+
+    store = Path(config.store)
+    store.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chmod(store, 0o700)
+    set_up_logging(store, foreground=foreground)
+    try:
+        daemon = Daemon(config)
+    except CowfsError as error:
+        log.error("cannot mount: %s", error)
+        tell({"ok": False, "error": error.to_json()})
+        return error.exit_code
+    log.info("mounted %s, store %s", config.mountpoint, config.store)
+    try:
+        daemon.run(lambda: tell({"ok": True, "pid": os.getpid()}))
+    except CowfsError as error:
+        log.error("the last changes could not be stored: %s", error)
+        return error.exit_code
+    log.info("ended")
+    return 0

@@ -1,0 +1,300 @@
+"""Every error that a person or a program can meet, in one place.
+
+Each class has a stable symbolic `code`, an `exit_code` for the command line, a message that says
+what happened and a `hint` that says what is safe and what to type next (contract 7). The codes
+are listed in docs/errors.md; a code never changes its meaning.
+
+Threading: plain exceptions; no state.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class CowfsError(Exception):
+    """Base of all errors shown to people.
+
+    `message` and `hint` are templates, filled from the keyword arguments of the constructor;
+    the same arguments are the `details` of the JSON form.
+    """
+
+    code: ClassVar[str] = "COWFS_INTERNAL"
+    exit_code: ClassVar[int] = 70
+    message: ClassVar[str] = "internal error: {detail}"
+    hint: ClassVar[str] = "Nothing was changed on purpose. `cowfs verify` checks the store."
+
+    def __init__(self, **details: Any) -> None:
+        self.details = details
+        super().__init__(self.message.format(**details))
+
+    @property
+    def hint_text(self) -> str:
+        """The hint with its placeholders filled in."""
+        return self.hint.format(**self.details)
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as the `error` member of a JSON answer (docs/protocol.md)."""
+        return {
+            "code": self.code,
+            "message": str(self),
+            "hint": self.hint_text,
+            "exit_code": self.exit_code,
+            "details": {k: v for k, v in self.details.items() if _is_plain(v)},
+        }
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float, bool, list, dict, type(None)))
+
+
+class InternalError(CowfsError):
+    """A defect of cowfs itself."""
+
+
+# -- usage and names (exit 2 to 9) ----------------------------------------------------------
+
+
+class UsageError(CowfsError):
+    code = "COWFS_USAGE"
+    exit_code = 2
+    message = "{detail}"
+    hint = "See `cowfs {command} --help`."
+
+    def __init__(self, *, detail: str, command: str = "") -> None:
+        super().__init__(detail=detail, command=command)
+
+
+class NotAWorkspaceError(CowfsError):
+    code = "COWFS_NOT_A_WORKSPACE"
+    exit_code = 3
+    message = "{path} is not inside a cowfs workspace"
+    hint = "Start one with `cowfs mount {path}`, or name one with `cowfs -C DIR ...`."
+
+
+class UnknownCheckpointError(CowfsError):
+    code = "COWFS_UNKNOWN_CHECKPOINT"
+    exit_code = 4
+    message = "no checkpoint matches {selector!r}"
+    hint = "`cowfs log` lists them. Nothing was changed."
+
+
+class AmbiguousCheckpointError(CowfsError):
+    code = "COWFS_AMBIGUOUS_CHECKPOINT"
+    exit_code = 4
+    message = "{selector!r} matches {count} checkpoints: {matches}"
+    hint = "Type more of the id. Nothing was changed."
+
+
+class UnknownPathError(CowfsError):
+    code = "COWFS_UNKNOWN_PATH"
+    exit_code = 5
+    message = "{path} does not exist in {where}"
+    hint = "`cowfs diff` and `cowfs log` show where it was. Nothing was changed."
+
+
+class NotARegularFileError(CowfsError):
+    code = "COWFS_NOT_A_FILE"
+    exit_code = 5
+    message = "{path} in {where} is a {kind}, not a regular file or a link"
+    hint = "`cowfs export` writes whole directories. Nothing was changed."
+
+
+class LabelInUseError(CowfsError):
+    code = "COWFS_LABEL_IN_USE"
+    exit_code = 6
+    message = "the label {label!r} already names checkpoint {checkpoint}"
+    hint = "Choose another label. No checkpoint was made."
+
+
+class BadLabelError(CowfsError):
+    code = "COWFS_BAD_LABEL"
+    exit_code = 6
+    message = "{label!r} cannot be a label: {reason}"
+    hint = "Use letters, digits, '.', '_', '-' and '/', up to 100, not starting with '-' or '.'."
+
+
+class NothingToUndoError(CowfsError):
+    code = "COWFS_NOTHING_TO_UNDO"
+    exit_code = 7
+    message = "there is no restore to {what}"
+    hint = "`cowfs log` shows the timeline; `cowfs restore CHECKPOINT` goes anywhere in it."
+
+
+class DestinationExistsError(CowfsError):
+    code = "COWFS_DESTINATION_EXISTS"
+    exit_code = 8
+    message = "{path} already exists and is not an empty directory"
+    hint = "Name a path that does not exist yet. Nothing was written."
+
+
+class StateMovedError(CowfsError):
+    code = "COWFS_STATE_MOVED"
+    exit_code = 9
+    message = "the workspace changed since {expected}: {detail}"
+    hint = "Look at `cowfs diff {expected}`, then repeat without --expect if that is what you want."
+
+
+# -- mounting (exit 20 to 39) ---------------------------------------------------------------
+
+
+class NotADirectoryPathError(CowfsError):
+    code = "COWFS_NOT_A_DIRECTORY"
+    exit_code = 20
+    message = "{path} is not a directory"
+    hint = "Name the project's top directory. Nothing was changed."
+
+
+class ForbiddenWorkspaceError(CowfsError):
+    code = "COWFS_FORBIDDEN_WORKSPACE"
+    exit_code = 21
+    message = "{path} is {what}; mounting over it would catch far more than a project"
+    hint = "Name the project's own directory, or repeat with --force if you mean it."
+
+
+class StoreInsideWorkspaceError(CowfsError):
+    code = "COWFS_STORE_INSIDE_WORKSPACE"
+    exit_code = 22
+    message = "the store {store} lies inside the workspace {path}"
+    hint = "Give another place with --store PATH, outside the project. Nothing was changed."
+
+
+class NestedWorkspaceError(CowfsError):
+    code = "COWFS_NESTED_WORKSPACE"
+    exit_code = 23
+    message = "{path} {relation} the workspace {other}"
+    hint = "One workspace cannot hold another: unmount that one first, or mount only one of them."
+
+
+class AlreadyMountedError(CowfsError):
+    code = "COWFS_ALREADY_MOUNTED"
+    exit_code = 24
+    message = "{path} is already mounted (daemon pid {pid})"
+    hint = "`cowfs status` shows it. Nothing was changed."
+
+
+class NotMountedError(CowfsError):
+    code = "COWFS_NOT_MOUNTED"
+    exit_code = 25
+    message = "{path} is not mounted"
+    hint = "`cowfs mount {path}` mounts it."
+
+
+class BusyError(CowfsError):
+    code = "COWFS_BUSY"
+    exit_code = 26
+    message = "{path} is in use by {holders}"
+    hint = (
+        "Close them and repeat, or `cowfs unmount --force` (open files then lose their file"
+        " system). Everything written so far is stored."
+    )
+
+
+class FuseUnavailableError(CowfsError):
+    code = "COWFS_FUSE_UNAVAILABLE"
+    exit_code = 27
+    message = "FUSE cannot be used: {detail}"
+    hint = "{advice}"
+
+
+class MountFailedError(CowfsError):
+    code = "COWFS_MOUNT_FAILED"
+    exit_code = 28
+    message = "mounting {path} failed: {detail}"
+    hint = "The directory is as it was. The daemon's log is {log}."
+
+
+class DaemonUnreachableError(CowfsError):
+    code = "COWFS_DAEMON_UNREACHABLE"
+    exit_code = 29
+    message = "the daemon of {path} does not answer: {detail}"
+    hint = "`cowfs mount {path}` cleans up and mounts again; what was synced is in the store."
+
+
+class PermissionDeniedError(CowfsError):
+    code = "COWFS_PERMISSION"
+    exit_code = 30
+    message = "permission denied: {detail}"
+    hint = "The workspace belongs to another user. Run the command as that user."
+
+
+class UnmountFailedError(CowfsError):
+    code = "COWFS_UNMOUNT_FAILED"
+    exit_code = 31
+    message = "unmounting {path} failed: {detail}"
+    hint = "Nothing is lost: the workspace is still mounted, and everything is stored."
+
+
+# -- store (exit 40 to 59) ------------------------------------------------------------------
+
+
+class StoreMissingError(CowfsError):
+    code = "COWFS_STORE_MISSING"
+    exit_code = 40
+    message = "there is no cowfs store at {path}"
+    hint = "If it was moved, name it with --store PATH. Nothing was changed."
+
+
+class StoreFormatError(CowfsError):
+    code = "COWFS_STORE_FORMAT"
+    exit_code = 41
+    message = "the store {path} has {detail}, which this cowfs ({version}) cannot read"
+    hint = "Use a newer cowfs. The store was not touched."
+
+
+class StoreLockedError(CowfsError):
+    code = "COWFS_STORE_LOCKED"
+    exit_code = 42
+    message = "the store {path} is in use by another process (pid {pid})"
+    hint = "Only one process may write a store. Wait for it, or `cowfs unmount` the workspace."
+
+
+class StoreDamagedError(CowfsError):
+    code = "COWFS_STORE_DAMAGED"
+    exit_code = 43
+    message = "the store {path} is damaged: {detail}"
+    hint = "Other files are not affected. `cowfs verify` says which checkpoints and paths are hit."
+
+
+class StoreFullError(CowfsError):
+    code = "COWFS_STORE_FULL"
+    exit_code = 44
+    message = "the store {path} cannot grow: {detail}"
+    hint = "What is stored is safe; free disk space and the writes go on by themselves."
+
+
+class StoreForeignError(CowfsError):
+    code = "COWFS_STORE_FOREIGN"
+    exit_code = 45
+    message = "the store {store} belongs to the workspace {other}, not to {path}"
+    hint = "Name another place with --store PATH. Nothing was changed."
+
+
+class ContentLostError(CowfsError):
+    code = "COWFS_CONTENT_LOST"
+    exit_code = 46
+    message = "the old content of {path} is not in the store any more: {detail}"
+    hint = "The file was changed outside cowfs before its content was saved. Others are fine."
+
+
+class VerifyFailedError(CowfsError):
+    code = "COWFS_VERIFY_FAILED"
+    exit_code = 47
+    message = "verify found {count} problem(s)"
+    hint = "The list above says which checkpoints and paths are hit. Nothing was changed."
+
+
+class ApplyConflictError(CowfsError):
+    code = "COWFS_APPLY_FAILED"
+    exit_code = 48
+    message = "applying to {path} stopped: {detail}"
+    hint = "What was written is complete; repeat `cowfs apply` to finish. The store has everything."
+
+
+class DamagedRecordError(CowfsError):
+    """A record or block that does not decode or does not match its hash."""
+
+    code = "COWFS_DAMAGED_RECORD"
+    exit_code = 49
+    message = "damaged {what}: {detail}"
+    hint = "`cowfs verify` says which checkpoints and paths are hit. Others are not affected."

@@ -1,0 +1,253 @@
+"""Values of the store's tables (docs/format.md, "Values").
+
+Fixed records that are read on every request (inode, dirent) are `struct`s; the small records of
+history (epoch, checkpoint, operation, branch) are msgpack arrays. An empty value in a versioned
+table is a *whiteout*: the thing does not exist from that epoch on.
+
+Threading: pure functions and immutable records.
+"""
+
+from __future__ import annotations
+
+import stat
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from cowfs.errors import DamagedRecordError
+
+WHITEOUT = b""
+
+_INODE = Struct(">BIIIIQQqqqQQ")
+INODE_FIXED = _INODE.size
+_DIRENT = Struct(">QB")
+_BASE = Struct(">QQBIQQQqq")
+_ORIGIN = Struct(">BQ")
+
+INODE_EXTERNAL_LINKS = 1
+"""The base file had several links; some may lie outside the workspace or be unlisted yet, so
+`nlink` may exceed the number of directory entries."""
+
+ORIGIN_UNLISTED = 0
+"""Directory: its base entries were not read yet. File: its blocks may still come from the base."""
+ORIGIN_DONE = 1
+"""Directory: listed. File: sealed, every block that existed is an extent of the store."""
+ORIGIN_LOST = 2
+"""File: the base file changed before its content was saved."""
+
+
+class InodeRecord(NamedTuple):
+    """One version of an inode. Times are nanoseconds since 1970, sizes bytes.
+
+    `base_size`: how many leading bytes may come from the base file where no extent exists.
+    `target`: where a symbolic link points to, else empty.
+    """
+
+    flags: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    rdev: int
+    size: int
+    atime: int
+    mtime: int
+    ctime: int
+    content: int
+    base_size: int
+    target: bytes
+
+
+def pack_inode(
+    flags: int,
+    mode: int,
+    nlink: int,
+    uid: int,
+    gid: int,
+    rdev: int,
+    size: int,
+    atime: int,
+    mtime: int,
+    ctime: int,
+    content: int,
+    base_size: int,
+    target: bytes,
+) -> bytes:
+    """The value of the inode table; the arguments are the fields of `InodeRecord`."""
+    fixed = _INODE.pack(
+        flags, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, content, base_size
+    )
+    return fixed + target
+
+
+def unpack_inode(value: bytes) -> InodeRecord:
+    """Raises DamagedRecordError for a value that cannot be an inode."""
+    try:
+        return InodeRecord._make((*_INODE.unpack_from(value), value[INODE_FIXED:]))
+    except StructError as error:
+        raise DamagedRecordError(what="inode record", detail=str(error)) from None
+
+
+def pack_dirent(ino: int, kind: int) -> bytes:
+    """`kind` is the file type of `mode`, shifted right by 12 (DT_* of readdir(3))."""
+    return _DIRENT.pack(ino, kind)
+
+
+def unpack_dirent(value: bytes) -> tuple[int, int]:
+    """(ino, kind). Raises DamagedRecordError."""
+    try:
+        ino, kind = _DIRENT.unpack(value)
+    except StructError as error:
+        raise DamagedRecordError(what="directory entry", detail=str(error)) from None
+    return ino, kind
+
+
+def kind_of(mode: int) -> int:
+    """File type of a mode as stored in directory entries."""
+    return stat.S_IFMT(mode) >> 12
+
+
+class BaseRecord(NamedTuple):
+    """What lay in the base directory under one name when it was last looked at.
+
+    `ino` and `content` are ours; the rest is the fingerprint by which an outside change is seen.
+    `ino` is 0 for a name that the workspace shadows with something of its own.
+    """
+
+    ino: int
+    content: int
+    kind: int
+    mode: int
+    dev: int
+    st_ino: int
+    size: int
+    mtime: int
+    ctime: int
+
+
+def pack_base(record: BaseRecord) -> bytes:
+    return _BASE.pack(*record)
+
+
+def unpack_base(value: bytes) -> BaseRecord:
+    try:
+        return BaseRecord(*_BASE.unpack(value))
+    except StructError as error:
+        raise DamagedRecordError(what="base record", detail=str(error)) from None
+
+
+class OriginRecord(NamedTuple):
+    """Where an imported directory (by ino) or content lies in the base: state, place."""
+
+    state: int
+    parent: int
+    name: bytes
+
+
+def pack_origin(state: int, parent: int, name: bytes) -> bytes:
+    return _ORIGIN.pack(state, parent) + name
+
+
+def unpack_origin(value: bytes) -> OriginRecord:
+    try:
+        state, parent = _ORIGIN.unpack_from(value)
+    except StructError as error:
+        raise DamagedRecordError(what="origin record", detail=str(error)) from None
+    return OriginRecord(state, parent, value[_ORIGIN.size :])
+
+
+class Counts(msgspec.Struct, array_like=True, frozen=True):
+    """What an epoch changed, in inodes."""
+
+    created: int = 0
+    modified: int = 0
+    deleted: int = 0
+
+
+class EpochRecord(msgspec.Struct, array_like=True, frozen=True):
+    """`run_start`: the first epoch of the unbroken run (each epoch the child of the one before)
+    that this one belongs to; a lineage is followed run by run, not epoch by epoch.
+    `sealed`: time of sealing, 0 while it is a head."""
+
+    parent: int
+    run_start: int
+    branch: str
+    opened: int
+    sealed: int = 0
+    counts: Counts = Counts()
+
+
+class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
+    """`kind`: manual, rescue, external or start. `target`: for a rescue, the checkpoint whose
+    restore it preceded. `time` is nanoseconds since 1970."""
+
+    id: str
+    epoch: int
+    branch: str
+    kind: str
+    time: int
+    message: str = ""
+    label: str = ""
+    uid: int = 0
+    user: str = ""
+    pid: int = 0
+    command: str = ""
+    target: str = ""
+    counts: Counts = Counts()
+
+
+class OperationRecord(msgspec.Struct, array_like=True, frozen=True):
+    """One entry of the operation log: what was asked for, by whom, between which epochs."""
+
+    seq: int
+    time: int
+    kind: str
+    before: int
+    after: int
+    checkpoint: str = ""
+    uid: int = 0
+    user: str = ""
+    pid: int = 0
+    command: str = ""
+    detail: str = ""
+
+
+class BranchRecord(msgspec.Struct, array_like=True, frozen=True):
+    """`undo`, `redo`: rescue checkpoints, the last one on top. `applied`: the epoch whose
+    state the base directory shows."""
+
+    name: str
+    head: int
+    undo: tuple[str, ...] = ()
+    redo: tuple[str, ...] = ()
+    applied: int = 0
+
+
+class FormatRecord(msgspec.Struct, array_like=True, frozen=True):
+    """The store's version and feature flags (docs/format.md, "Versions")."""
+
+    version: int
+    compatible: int
+    incompatible: int
+    uuid: str
+    created: int
+    block_size: int
+
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """A history record as msgpack."""
+    return _encoder.encode(record)
+
+
+def decode(value: bytes, kind: type[_T]) -> _T:
+    """Raises DamagedRecordError when the bytes are not a record of that kind."""
+    try:
+        return msgspec.msgpack.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise DamagedRecordError(what=kind.__name__, detail=str(error)) from None

@@ -1,0 +1,212 @@
+"""The FUSE thread: pyfuse3's request loop, and how other threads hand it work.
+
+pyfuse3 waits for each request in trio (a lock, epoll): most of the time of a small request. Its
+module-level coroutine `_wait_fuse_readable`, looked up at each request, is replaced by a wait in
+poll(2) that also watches an eventfd: by it other threads hand in functions (`Loop.call`,
+`Loop.post`). trio runs only when such a function may have made a waiting handler ready, and once
+in `_EVERY` requests. After a reply the wait stays awake for a moment before it sleeps, because
+waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows both); it stops
+doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is used.
+
+Threading: `Loop.run` is the body of the FUSE thread, the owner of the volume. `call` and `post` may
+be used from any other thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import pyfuse3
+import trio
+
+from cowfs.mount.operations import Operations
+from cowfs.store.writer import TransactionGroup, is_full
+from cowfs.volume.posix import PosixError
+from cowfs.volume.volume import Volume
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_EVERY = 256
+_SPIN_NS = 60_000
+_MAX_TASKS = 32
+
+
+class LoopEndedError(RuntimeError):
+    """The FUSE thread has ended: the file system was unmounted."""
+
+
+class Loop:
+    """Runs one mount. pyfuse3 allows one per process."""
+
+    def __init__(self, volume: Volume, mountpoint: str, options: set[str]) -> None:
+        self.volume = volume
+        self.operations = Operations(volume, self)
+        self._mountpoint = mountpoint
+        self._options = options
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._waiting: dict[TransactionGroup, trio.Event] = {}
+        self._stopping = False
+        self._ended = threading.Event()
+        volume.writer.set_notify(lambda: self.post(self._after_commit))
+
+    # -- other threads ------------------------------------------------------------------------
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Run `fn` in the FUSE thread soon, between two requests."""
+        self._inbox.append(fn)
+        os.eventfd_write(self._wake, 1)
+
+    def call(self, fn: Callable[[], T]) -> T:
+        """Run `fn` in the FUSE thread and return what it returns or raises."""
+        done = threading.Event()
+        result: list[Any] = []
+
+        def run() -> None:
+            try:
+                result.append((True, fn()))
+            except BaseException as error:
+                result.append((False, error))
+            done.set()
+
+        self.post(run)
+        while not done.wait(0.5):
+            if self._ended.is_set() and not done.is_set():
+                raise LoopEndedError("the file system was unmounted")
+        good, value = result[0]
+        if good:
+            return value  # type: ignore[no-any-return]
+        raise value
+
+    def stop(self) -> None:
+        """End the request loop (the kernel's mount is removed by whoever called)."""
+
+        def end() -> None:
+            self._stopping = True
+
+        self.post(end)
+
+    # -- the FUSE thread ----------------------------------------------------------------------
+
+    def mount(self) -> None:
+        """Create the kernel's mount. Raises RuntimeError."""
+        # pyfuse3 takes any object with the handlers' methods; ours return plain awaitables.
+        operations = cast(pyfuse3.Operations, self.operations)
+        pyfuse3.init(operations, self._mountpoint, self._options)
+
+    def run(self) -> None:
+        """Serve requests until the file system is unmounted or `stop` was called."""
+        try:
+            trio.run(self._main)
+        finally:
+            self._ended.set()
+            self._drain()
+
+    async def _main(self) -> None:
+        if hasattr(pyfuse3, "_wait_fuse_readable"):
+            pyfuse3._wait_fuse_readable = self._make_wait(_fuse_fd())
+        else:
+            log.warning("this pyfuse3 has no _wait_fuse_readable: requests are slower")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._drain_when_idle)
+            await pyfuse3.main(max_tasks=_MAX_TASKS)
+            nursery.cancel_scope.cancel()
+
+    def _drain(self) -> None:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            pass
+        inbox = self._inbox
+        while inbox:
+            fn = inbox.popleft()
+            try:
+                fn()
+            except Exception:
+                log.exception("a function handed to the FUSE thread failed")
+
+    async def _drain_when_idle(self) -> None:
+        """Handed-in functions run also while every worker waits for a commit."""
+        while True:
+            await trio.lowlevel.wait_readable(self._wake)
+            self._drain()
+
+    def _make_wait(self, fuse_fd: int) -> Callable[[], Any]:
+        poller = select.poll()
+        poller.register(fuse_fd, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        poll, clock, checkpoint = poller.poll, time.perf_counter_ns, trio.lowlevel.checkpoint
+        operations = self.operations
+        served = 0
+
+        async def wait() -> bool:
+            nonlocal served
+            served += 1
+            if not served % _EVERY:
+                operations.requests = served
+                await checkpoint()
+            end = clock() + _SPIN_NS
+            timeout: int | None = 0
+            while not self._stopping:
+                ready = poll(timeout)
+                if not ready:
+                    if clock() > end:
+                        timeout = None
+                    continue
+                if len(ready) == 1 and ready[0][0] == fuse_fd:
+                    return True
+                self._drain()
+                await checkpoint()
+            return False
+
+        return wait
+
+    # -- commits ------------------------------------------------------------------------------
+
+    async def committed(self, group: TransactionGroup) -> None:
+        """Wait for a group. Raises PosixError(ENOSPC or EIO) when it cannot be written now."""
+        if group.done:
+            return
+        event = self._waiting.get(group)
+        if event is None:
+            event = self._waiting[group] = trio.Event()
+        await event.wait()
+        if not group.done:
+            failure = self.volume.writer.failure
+            full = failure is not None and is_full(failure)
+            raise PosixError(errno.ENOSPC if full else errno.EIO)
+
+    def _after_commit(self) -> None:
+        self.volume.reap()
+        failed = self.volume.writer.failure is not None
+        for group in [g for g in self._waiting if g.done or failed]:
+            self._waiting.pop(group).set()
+
+
+def _fuse_fd() -> int:
+    """The descriptor of /dev/fuse that pyfuse3 opened last (it has no accessor for it)."""
+    found = -1
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}") == "/dev/fuse":
+                found = max(found, int(name))
+        except OSError:
+            continue
+    if found < 0:
+        raise RuntimeError("no descriptor of /dev/fuse")
+    return found
+
+
+def unmount_kernel(*, unmount: bool) -> None:
+    """Let pyfuse3 clean up; with `unmount` it also removes the kernel's mount."""
+    pyfuse3.close(unmount=unmount)

@@ -1,0 +1,435 @@
+"""FUSE requests to volume operations.
+
+A node id is (view, ino) in 64 bits: the view's number in the upper 16, the inode number below; the
+main view is 0, so its node ids are its inode numbers and the root is 1, as FUSE wants.
+
+The kernel runs with the writeback cache: it keeps size and times of regular files and sends them
+by `setattr`, so `write` does not touch times, and reads come on handles opened for writing only.
+Entries, attributes and negative entries are valid until they are invalidated (mount/kernel.py).
+
+Threading: every handler runs in the FUSE thread and, but for `fsync`, `fsyncdir` and a `write`
+that meets too much uncommitted data, is done without an await: each operation is atomic.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import pyfuse3
+
+from cowfs.store.writer import TransactionGroup
+from cowfs.volume import attributes, data, namespace
+from cowfs.volume.inode import Inode
+from cowfs.volume.posix import PosixError
+from cowfs.volume.volume import Volume
+
+log = logging.getLogger(__name__)
+
+FOREVER = 1e8
+"""Seconds that the kernel may keep names and attributes: until they are invalidated."""
+VIEW_SHIFT = 48
+INO_MASK = (1 << VIEW_SHIFT) - 1
+_GROUP_BYTES = 16 << 20
+"""Changed block bytes after which a group is closed before its time."""
+_LIMIT_BYTES = 96 << 20
+"""Uncommitted block bytes at which writers wait for the store."""
+_READDIR_DOTS = 2
+
+
+class Waiter(Protocol):
+    """How a handler waits for a commit (mount/loop.py)."""
+
+    async def committed(self, group: TransactionGroup) -> None: ...
+
+
+def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Make a request handler of a plain method.
+
+    A PosixError becomes the request's errno. Anything else is a defect: it is logged and answered
+    with EIO, since an exception that reached pyfuse3 would take the whole mount down.
+    """
+
+    async def wrapper(self: Operations, *args: Any) -> Any:
+        try:
+            return fn(self, *args)
+        except PosixError as error:
+            raise pyfuse3.FUSEError(error.errno) from None
+        except pyfuse3.FUSEError:
+            raise
+        except Exception:
+            log.exception("%s failed", fn.__name__)
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    wrapper.__name__ = fn.__name__
+    wrapper.__doc__ = fn.__doc__
+    return wrapper
+
+
+class _Directory:
+    """An open directory: the listing is taken when it is read from the start."""
+
+    __slots__ = ("inode", "listing")
+
+    def __init__(self, inode: Inode) -> None:
+        self.inode = inode
+        self.listing: list[tuple[bytes, int]] = []
+
+
+class Operations:
+    """The request handlers of one mount.
+
+    ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
+    what the kernel keeps of an inode (mount/kernel.py). stranding: a restore is telling the kernel;
+    inodes that went are answered ESTALE, so that the kernel looks their paths up again.
+    """
+
+    supports_dot_lookup = False
+    enable_writeback_cache = True
+    enable_acl = False
+
+    def __init__(self, volume: Volume, waiter: Waiter) -> None:
+        self._volume = volume
+        self._waiter = waiter
+        self._view = volume.main
+        self._directories: dict[int, _Directory] = {}
+        self._next_directory = 1
+        self.ghosts: set[int] = set()
+        self.stranding = False
+        self.requests = 0
+        absent = pyfuse3.EntryAttributes()
+        absent.st_ino = 0
+        absent.entry_timeout = FOREVER
+        self._absent = absent
+        self._no_xattr = pyfuse3.FUSEError(errno.ENODATA)
+
+    def init(self) -> None:
+        """The kernel answered: the mount is up (called by pyfuse3)."""
+
+    def stacktrace(self) -> None:
+        """pyfuse3's debugging aid, asked for by an extended attribute: not offered."""
+
+    # -- helpers ----------------------------------------------------------------------------
+
+    def _attributes(self, inode: Inode) -> pyfuse3.EntryAttributes:
+        entry = inode.attr
+        if entry is not None:
+            return entry  # type: ignore[no-any-return]
+        entry = inode.attr = pyfuse3.EntryAttributes()
+        entry.st_ino = inode.ino
+        entry.st_mode = inode.mode
+        entry.st_nlink = inode.nlink
+        entry.st_uid = inode.uid
+        entry.st_gid = inode.gid
+        entry.st_rdev = inode.rdev
+        size = 4096 if inode.entries is not None or inode.is_dir else inode.size
+        entry.st_size = size
+        entry.st_blocks = (size + 511) >> 9
+        entry.st_atime_ns = inode.atime
+        entry.st_mtime_ns = inode.mtime
+        entry.st_ctime_ns = inode.ctime
+        entry.entry_timeout = entry.attr_timeout = FOREVER
+        return entry
+
+    def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
+        """A reply by which the kernel takes a reference of the inode."""
+        inode.nlookup += 1
+        return self._attributes(inode)
+
+    def _open(self, inode: Inode) -> pyfuse3.FileInfo:
+        inode.handles += 1
+        return pyfuse3.FileInfo(fh=inode.ino)
+
+    # -- names ------------------------------------------------------------------------------
+
+    @handler
+    def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
+        inode = namespace.lookup(self._view, parent, name)
+        if inode is None:
+            return self._absent
+        inode.nlookup += 1
+        return inode.attr or self._attributes(inode)
+
+    @handler
+    def forget(self, inodes: list[tuple[int, int]]) -> None:
+        view = self._view
+        for ino, count in inodes:
+            inode = view.inodes.get(ino)
+            if inode is not None:
+                inode.nlookup -= count
+                if inode.nlookup <= 0:
+                    inode.nlookup = 0
+                    view.release(inode)
+
+    def _create(
+        self,
+        parent: int,
+        name: bytes,
+        mode: int,
+        ctx: pyfuse3.RequestContext,
+        rdev: int = 0,
+        target: bytes = b"",
+    ) -> Inode:
+        return namespace.create(
+            self._view, parent, name, mode, ctx.uid, ctx.gid, rdev=rdev, target=target
+        )
+
+    @handler
+    def mknod(
+        self, parent: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> Any:
+        return self._entry(self._create(parent, name, mode, ctx, rdev))
+
+    @handler
+    def mkdir(self, parent: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext) -> Any:
+        return self._entry(self._create(parent, name, stat.S_IFDIR | mode & 0o7777, ctx))
+
+    @handler
+    def symlink(self, parent: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext) -> Any:
+        return self._entry(self._create(parent, name, stat.S_IFLNK | 0o777, ctx, target=target))
+
+    @handler
+    def create(
+        self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> Any:
+        inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, ctx)
+        return self._open(inode), self._entry(inode)
+
+    @handler
+    def link(self, ino: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext) -> Any:
+        return self._entry(namespace.link(self._view, ino, new_parent, new_name))
+
+    @handler
+    def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        namespace.unlink(self._view, parent, name)
+
+    @handler
+    def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        namespace.rmdir(self._view, parent, name)
+
+    @handler
+    def rename(
+        self,
+        parent: int,
+        name: bytes,
+        new_parent: int,
+        new_name: bytes,
+        flags: int,
+        ctx: pyfuse3.RequestContext,
+    ) -> None:
+        namespace.rename(self._view, parent, name, new_parent, new_name, flags)
+
+    @handler
+    def readlink(self, ino: int, ctx: pyfuse3.RequestContext) -> bytes:
+        return self._view.inode(ino).target
+
+    # -- attributes -------------------------------------------------------------------------
+
+    @handler
+    def getattr(self, ino: int, ctx: pyfuse3.RequestContext) -> Any:
+        inode = self._view.inode(ino)
+        return inode.attr or self._attributes(inode)
+
+    @handler
+    def setattr(
+        self,
+        ino: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> Any:
+        inode = self._view.inode(ino)
+        if ctx.pid in self.ghosts:
+            return self._ghost_attributes(inode, attr, fields)
+        size = attr.st_size if fields.update_size else None
+        if size is not None and size > inode.size and self._volume.full:
+            raise PosixError(errno.ENOSPC)
+        attributes.set_attributes(
+            self._view,
+            inode,
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            size=size,
+            atime=attr.st_atime_ns if fields.update_atime else None,
+            mtime=attr.st_mtime_ns if fields.update_mtime else None,
+            ctime=attr.st_ctime_ns if fields.update_ctime else None,
+        )
+        return self._attributes(inode)
+
+    def _ghost_attributes(
+        self, inode: Inode, attr: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields
+    ) -> pyfuse3.EntryAttributes:
+        """What a ghost is told: its own wish for the mode, the truth for the rest."""
+        if not fields.update_mode:
+            return self._attributes(inode)
+        inode.attr = None
+        reply = self._attributes(inode)
+        inode.attr = None
+        reply.st_mode = attr.st_mode
+        return reply
+
+    @handler
+    def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
+        if self._volume.full:
+            raise PosixError(errno.ENOSPC)
+        attributes.set_xattr(self._view, self._view.inode(ino), name, value)
+
+    async def getxattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+        """Asked for security.capability before every first write of a file: keep it short."""
+        inode = self._view.inodes.get(ino)
+        if inode is not None and inode.xattrs is not None:
+            value = inode.xattrs.get(name)
+        else:
+            try:
+                value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
+            except PosixError as error:
+                raise pyfuse3.FUSEError(error.errno) from None
+        if value is None:
+            raise self._no_xattr
+        return value
+
+    @handler
+    def listxattr(self, ino: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
+        return list(attributes.xattrs(self._view, self._view.inode(ino)))
+
+    @handler
+    def removexattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        attributes.remove_xattr(self._view, self._view.inode(ino), name)
+
+    # -- files ------------------------------------------------------------------------------
+
+    @handler
+    def open(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        inode = self._view.inode(ino)
+        if self.stranding and inode.orphan_epoch and not inode.handles:
+            raise PosixError(errno.ESTALE)
+        if inode.base_size:
+            data.open_file(self._view, inode)
+        if flags & os.O_TRUNC and inode.size and ctx.pid not in self.ghosts:
+            attributes.set_attributes(self._view, inode, size=0)
+        return self._open(inode)
+
+    @handler
+    def read(self, fh: int, offset: int, size: int) -> bytes:
+        return data.read(self._view, self._view.inodes[fh], offset, size)
+
+    async def write(self, fh: int, offset: int, buffer: bytes) -> int:
+        """Store what the kernel wrote back; wait when the store cannot keep up."""
+        view, volume = self._view, self._volume
+        inode = view.inodes[fh]
+        try:
+            if volume.full:
+                raise PosixError(errno.ENOSPC)
+            written = data.write(view, inode, offset, buffer)
+            if view.dirty_bytes >= _GROUP_BYTES:
+                group = volume.quiesce()
+                if group is not None and volume.uncommitted_bytes >= _LIMIT_BYTES:
+                    await self._waiter.committed(group)
+        except PosixError as error:
+            raise pyfuse3.FUSEError(error.errno) from None
+        except Exception:
+            log.exception("write failed")
+            raise pyfuse3.FUSEError(errno.EIO) from None
+        return written
+
+    @handler
+    def flush(self, fh: int) -> None:
+        raise PosixError(errno.ENOSYS)  # asked once; the kernel then closes without a request
+
+    @handler
+    def release(self, fh: int) -> None:
+        inode = self._view.inodes[fh]
+        inode.handles -= 1
+        self._view.release(inode)
+
+    async def fsync(self, fh: int, datasync: bool) -> None:
+        """Contract 4: data, and the names that lead to it, are on stable storage."""
+        await self._sync()
+
+    async def fsyncdir(self, fh: int, datasync: bool) -> None:
+        await self._sync()
+
+    async def _sync(self) -> None:
+        try:
+            group = self._volume.quiesce()
+            if group is not None and not group.done:
+                await self._waiter.committed(group)
+        except PosixError as error:
+            raise pyfuse3.FUSEError(error.errno) from None
+
+    # -- directories ------------------------------------------------------------------------
+
+    @handler
+    def opendir(self, ino: int, ctx: pyfuse3.RequestContext) -> int:
+        inode = self._view.inode(ino)
+        fh = self._next_directory
+        self._next_directory = fh + 1
+        inode.handles += 1
+        self._directories[fh] = _Directory(inode)
+        return fh
+
+    @handler
+    def readdir(self, fh: int, start: int, token: pyfuse3.ReaddirToken) -> None:
+        directory, view = self._directories[fh], self._view
+        inode = directory.inode
+        if start == 0:
+            listing = namespace.entries(view, inode.ino) if not inode.orphan_epoch else []
+            dots = [(b".", inode.ino << 4 | 4), (b"..", view.parent_of(inode) << 4 | 4)]
+            directory.listing = dots + listing
+        listing, inodes = directory.listing, view.inodes
+        entries = view.directory(inode.ino).entries if not inode.orphan_epoch else {}
+        assert entries is not None
+        reply = pyfuse3.readdir_reply
+        for at in range(start, len(listing)):
+            name, packed = listing[at]
+            if at < _READDIR_DOTS:
+                if not reply(token, name, self._dot(packed >> 4), at + 1):
+                    return
+                continue
+            if entries.get(name) != packed:
+                continue  # it went since the directory was opened
+            child = inodes.get(packed >> 4)
+            if child is None:
+                child = view.inode(packed >> 4)
+            if not reply(token, name, child.attr or self._attributes(child), at + 1):
+                return
+            child.nlookup += 1
+
+    def _dot(self, ino: int) -> pyfuse3.EntryAttributes:
+        """Attributes of `.` and `..`, of which the kernel takes no reference."""
+        entry = pyfuse3.EntryAttributes()
+        entry.st_ino = ino
+        entry.st_mode = stat.S_IFDIR | 0o755
+        return entry
+
+    @handler
+    def releasedir(self, fh: int) -> None:
+        inode = self._directories.pop(fh).inode
+        inode.handles -= 1
+        self._view.release(inode)
+
+    # -- the rest ---------------------------------------------------------------------------
+
+    @handler
+    def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        """The real free space: that of the file system that holds the store."""
+        real = os.statvfs(self._volume.store.path)
+        stats = pyfuse3.StatvfsData()
+        for name in ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail"):
+            setattr(stats, f"f_{name}", getattr(real, f"f_{name}"))
+        stats.f_namemax = 255
+        return stats
+
+    @handler
+    def access(self, ino: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
+        raise PosixError(errno.ENOSYS)  # default_permissions: the kernel decides
+
+    @handler
+    def poll(self, ino: int, fh: int, handle: Any, ctx: pyfuse3.RequestContext) -> int:
+        raise PosixError(errno.ENOSYS)  # regular files are always ready; the kernel knows

@@ -1,0 +1,48 @@
+"""Making checkpoints.
+
+Threading: for the threads that an `Engine` is for.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cowfs.errors import BadLabelError, LabelInUseError
+from cowfs.format import records
+from cowfs.service.engine import Engine
+from cowfs.volume import history
+from cowfs.volume.history import Author
+
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
+
+
+def check_label(label: str) -> None:
+    """Raises BadLabelError for a label that a selector could not name."""
+    if not _LABEL.fullmatch(label):
+        raise BadLabelError(label=label, reason="it has other characters, or is too long or empty")
+    if re.fullmatch(r"[0-9a-f]{4,12}", label):
+        raise BadLabelError(label=label, reason="it looks like a checkpoint id")
+
+
+def checkpoint(
+    engine: Engine, author: Author, *, message: str = "", label: str = "", kind: str = "manual"
+) -> records.CheckpointRecord:
+    """Make a checkpoint; it is durable when this returns (contract 2).
+
+    Raises BadLabelError, LabelInUseError, StoreFullError.
+    """
+    if label:
+        check_label(label)
+    engine.flush()
+
+    def seal() -> history.Sealed:
+        if label:
+            used = engine.volume.reader.get("label", label.encode())
+            if used is not None:
+                raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
+        return history.seal(engine.volume, author, kind=kind, message=message, label=label)
+
+    sealed = engine.call(seal)
+    engine.volume.writer.wait(sealed.group)
+    engine.call(engine.volume.reap)
+    return sealed.checkpoint

@@ -1,0 +1,122 @@
+"""Restore, undo, redo: going to another state, so that one can always come back.
+
+Threading: for the threads that an `Engine` is for.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from cowfs.errors import NothingToUndoError, UsageError
+from cowfs.format import records
+from cowfs.service.engine import Engine
+from cowfs.service.selectors import get_checkpoint, resolve
+from cowfs.volume import history, partial
+from cowfs.volume.history import Author
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore did. `seconds`: the daemon's own time, kernel caches included.
+
+    changed: how many inodes and names differ between before and after.
+    """
+
+    operation: str
+    checkpoint: records.CheckpointRecord
+    rescue: records.CheckpointRecord
+    changed: int
+    seconds: float
+
+
+def restore(
+    engine: Engine,
+    author: Author,
+    selector: str,
+    *,
+    paths: list[bytes] | None = None,
+    exclude: list[bytes] | None = None,
+) -> Restored:
+    """Make the head show a checkpoint, all of it or only some paths (contract 3).
+
+    paths: relative to the top; exclude: fnmatch patterns of paths or names to leave alone.
+    Raises UnknownCheckpointError, AmbiguousCheckpointError, UsageError, UnknownPathError,
+    StoreFullError.
+    """
+    volume = engine.volume
+
+    def find() -> records.CheckpointRecord:
+        point = resolve(volume.reader, volume.main.head, selector, time.time_ns())
+        if point.checkpoint is None:
+            raise UsageError(detail="@ is the present state already", command="restore")
+        return point.checkpoint
+
+    target = engine.call(find)
+    branch = volume.branch
+    stacks = records.BranchRecord(branch.name, branch.head, (*branch.undo, ""), (), branch.applied)
+    if not paths and not exclude:
+        return _swap(engine, author, target, stacks, "restore")
+    started = time.perf_counter()
+    engine.flush()
+    with engine.stranding():
+        swapped = engine.call(
+            lambda: partial.restore_paths(
+                volume, author, target, stacks, paths or [b""], exclude or []
+            )
+        )
+        engine.invalidate(swapped.invalidation)
+    return _result("restore", target, swapped, started)
+
+
+def undo(engine: Engine, author: Author) -> Restored:
+    """Take the last restore (or redo) back. Raises NothingToUndoError, StoreFullError."""
+    branch = engine.volume.branch
+    if not branch.undo:
+        raise NothingToUndoError(what="undo")
+    target = engine.call(lambda: get_checkpoint(engine.volume.reader, branch.undo[-1]))
+    stacks = records.BranchRecord(
+        branch.name, branch.head, branch.undo[:-1], (*branch.redo, ""), branch.applied
+    )
+    return _swap(engine, author, target, stacks, "undo")
+
+
+def redo(engine: Engine, author: Author) -> Restored:
+    """Take the last undo back. Raises NothingToUndoError, StoreFullError."""
+    branch = engine.volume.branch
+    if not branch.redo:
+        raise NothingToUndoError(what="redo")
+    target = engine.call(lambda: get_checkpoint(engine.volume.reader, branch.redo[-1]))
+    stacks = records.BranchRecord(
+        branch.name, branch.head, (*branch.undo, ""), branch.redo[:-1], branch.applied
+    )
+    return _swap(engine, author, target, stacks, "redo")
+
+
+def _swap(
+    engine: Engine,
+    author: Author,
+    target: records.CheckpointRecord,
+    stacks: records.BranchRecord,
+    operation: str,
+) -> Restored:
+    started = time.perf_counter()
+    engine.flush()
+    with engine.stranding():
+        swapped = engine.call(
+            lambda: history.swap(engine.volume, author, target, stacks, operation=operation)
+        )
+        engine.invalidate(swapped.invalidation)
+    return _result(operation, target, swapped, started)
+
+
+def _result(
+    operation: str, target: records.CheckpointRecord, swapped: history.Swapped, started: float
+) -> Restored:
+    return Restored(
+        operation,
+        target,
+        swapped.rescue,
+        len(swapped.touched.inodes | {ino for ino, _ in swapped.touched.names}),
+        time.perf_counter() - started,
+    )

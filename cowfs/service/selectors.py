@@ -1,0 +1,171 @@
+"""Naming a state: ids, prefixes, labels, `@`, `@~N`, `@{TIME}`.
+
+Order: `@` forms first, then an exact label, then an id or unique prefix of at least 4 digits.
+
+Threading: pure functions on a reader of the calling thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cowfs.errors import AmbiguousCheckpointError, UnknownCheckpointError
+from cowfs.format import keys, records
+from cowfs.store.lineage import Lineage
+from cowfs.store.snapshot import Reader
+
+_AGO = re.compile(r"(\d+|an?)\s*([a-z]+?)s?(?:\s+ago)?")
+_UNITS = {
+    "s": "seconds",
+    "sec": "seconds",
+    "second": "seconds",
+    "m": "minutes",
+    "min": "minutes",
+    "minute": "minutes",
+    "h": "hours",
+    "hour": "hours",
+    "d": "days",
+    "day": "days",
+    "w": "weeks",
+    "week": "weeks",
+}
+_FORMATS = (
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A state of the workspace: a checkpoint, or the head when `checkpoint` is None."""
+
+    selector: str
+    lineage: Lineage
+    checkpoint: records.CheckpointRecord | None
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return self.checkpoint.id[:8] if self.checkpoint else "@"
+
+
+def all_checkpoints(reader: Reader) -> list[records.CheckpointRecord]:
+    """Every checkpoint, oldest first."""
+    found = [
+        records.decode(value, records.CheckpointRecord) for _, value in reader.scan("checkpoint")
+    ]
+    found.sort(key=lambda record: (record.time, record.epoch))
+    return found
+
+
+def get_checkpoint(reader: Reader, checkpoint_id: str) -> records.CheckpointRecord:
+    """By full id. Raises UnknownCheckpointError."""
+    value = reader.get("checkpoint", checkpoint_id.encode())
+    if value is None:
+        raise UnknownCheckpointError(selector=checkpoint_id)
+    return records.decode(value, records.CheckpointRecord)
+
+
+def on_line(reader: Reader, lineage: Lineage) -> Iterator[records.CheckpointRecord]:
+    """The checkpoints that a lineage goes through, newest first."""
+    by_epoch = {record.epoch: record for record in all_checkpoints(reader)}
+    for epoch in sorted(by_epoch, reverse=True):
+        if epoch < lineage.head and lineage.visible(epoch):
+            yield by_epoch[epoch]
+
+
+def resolve(reader: Reader, head: int, selector: str, now_ns: int) -> Point:
+    """The state that a selector names; `head` is the branch's open epoch.
+
+    Raises UnknownCheckpointError, AmbiguousCheckpointError.
+    """
+    lineage = reader.lineage(head)
+    if selector in ("@", "@~0"):
+        return Point(selector, lineage, None)
+    if selector.startswith("@"):
+        record = _relative(reader, lineage, selector, now_ns)
+    else:
+        record = _named(reader, selector)
+    return Point(selector, reader.lineage(record.epoch), record)
+
+
+def _relative(
+    reader: Reader, lineage: Lineage, selector: str, now_ns: int
+) -> records.CheckpointRecord:
+    if steps := re.fullmatch(r"@~(\d{1,9})", selector):
+        wanted = int(steps[1])
+        for at, record in enumerate(on_line(reader, lineage), start=1):
+            if at == wanted:
+                return record
+    elif moment := re.fullmatch(r"@\{(.+)\}", selector):
+        limit = parse_time(moment[1], now_ns)
+        if limit is not None:
+            earlier = [r for r in all_checkpoints(reader) if r.time <= limit]
+            if earlier:
+                return earlier[-1]
+    raise UnknownCheckpointError(selector=selector)
+
+
+def _named(reader: Reader, selector: str) -> records.CheckpointRecord:
+    name = selector.encode("utf-8", "surrogateescape")
+    labelled = reader.get("label", name) if name else None
+    if labelled is not None:
+        return get_checkpoint(reader, labelled.decode())
+    if re.fullmatch(r"[0-9a-fA-F]{4,12}", selector):
+        found = [
+            records.decode(value, records.CheckpointRecord)
+            for _, value in reader.scan("checkpoint", selector.lower().encode())
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            matches = ", ".join(record.id[:8] for record in found[:5])
+            raise AmbiguousCheckpointError(selector=selector, count=len(found), matches=matches)
+    raise UnknownCheckpointError(selector=selector)
+
+
+def parse_time(text: str, now_ns: int) -> int | None:
+    """Nanoseconds since 1970 of "10 minutes ago", "yesterday", "14:30" or an ISO date and time."""
+    text = text.strip().lower()
+    moment = datetime.fromtimestamp(now_ns / 1e9)
+    if text == "now":
+        return now_ns
+    if text == "yesterday":
+        return now_ns - 86_400_000_000_000
+    if ago := _AGO.fullmatch(text):
+        unit = _UNITS.get(ago[2])
+        if unit:
+            count = 1 if ago[1].startswith("a") else int(ago[1])
+            try:
+                return now_ns - int(timedelta(**{unit: count}).total_seconds() * 1_000_000_000)
+            except OverflowError:
+                return None
+    if clock := re.fullmatch(r"(\d{1,2}):(\d{2})", text):
+        try:
+            at = moment.replace(hour=int(clock[1]), minute=int(clock[2]), second=59)
+        except ValueError:
+            return None
+        return int(at.timestamp() * 1e9)
+    for form in _FORMATS:
+        try:
+            at = datetime.strptime(text.upper() if "T" in form else text, form)
+        except ValueError:
+            continue
+        return int(at.timestamp() * 1e9) + 999_999_999
+    return None
+
+
+def parent_checkpoint(reader: Reader, epoch: int) -> records.CheckpointRecord | None:
+    """The checkpoint of the newest ancestor of an epoch."""
+    return next(on_line(reader, reader.lineage(epoch)), None)
+
+
+def epoch_record(reader: Reader, epoch: int) -> records.EpochRecord:
+    """The record of an epoch."""
+    return records.decode(reader.get("epoch", keys.pack_id(epoch)) or b"", records.EpochRecord)

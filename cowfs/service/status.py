@@ -1,0 +1,53 @@
+"""What `status` says of a volume.
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from cowfs.service.selectors import on_line
+from cowfs.volume.volume import Volume
+
+
+def volume_status(volume: Volume) -> dict[str, Any]:
+    """The volume's part of the status report (docs/protocol.md)."""
+    view, importer = volume.main, volume.importer
+    last = next(on_line(volume.reader, view.lineage), None)
+    failure = volume.writer.failure
+    problems = list(volume.problems)
+    state = "ok"
+    if problems:
+        state = "warning"
+    if failure is not None:
+        state = "failing"
+        problems.append({"kind": "store", "path": "", "detail": str(failure)})
+    return {
+        "branch": view.branch,
+        "head_epoch": view.head,
+        "last_checkpoint": msgspec.to_builtins(last) if last else None,
+        "changes": msgspec.to_builtins(_counts(volume)),
+        "import": {
+            "directories": importer.directories,
+            "files": importer.files,
+            "complete": importer.complete,
+        },
+        "store_bytes": volume.store.bytes_used(),
+        "uncommitted_bytes": volume.uncommitted_bytes,
+        "inodes_in_memory": len(view.inodes),
+        "health": {"state": state, "problems": problems},
+        "time": time.time_ns(),
+    }
+
+
+def _counts(volume: Volume) -> dict[str, int]:
+    counts = volume.main.counts()
+    return {
+        "created": counts.created,
+        "modified": counts.modified,
+        "deleted": counts.deleted,
+    }

@@ -1,0 +1,116 @@
+"""Opening workspaces: store and base directory together, for writing or for reading.
+
+`workspace.json` in the store says which directory it belongs to.
+
+Threading: an open workspace belongs to the thread that opened it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cowfs.errors import StoreForeignError, StoreMissingError
+from cowfs.format import records
+from cowfs.service.selectors import Point, resolve
+from cowfs.store.env import Store, open_store, store_exists
+from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.volume.base import Base, BaseEntry, read_xattrs
+from cowfs.volume.volume import MAIN, Volume, create_volume, open_volume
+
+DESCRIPTION = "workspace.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a store says of its workspace. Absolute paths."""
+
+    base: str
+    mountpoint: str
+
+
+def describe(store: Path) -> Description | None:
+    """The store's description, None when it has none or it does not parse."""
+    try:
+        text = (store / DESCRIPTION).read_text(encoding="utf-8", errors="surrogateescape")
+        row = json.loads(text)
+        return Description(row["base"], row["mountpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_description(store: Path, description: Description) -> None:
+    """Replace the description atomically."""
+    row = {"version": 1, "base": description.base, "mountpoint": description.mountpoint}
+    new = store / (DESCRIPTION + ".new")
+    new.write_text(json.dumps(row, indent=1), encoding="utf-8", errors="surrogateescape")
+    os.replace(new, store / DESCRIPTION)
+
+
+def open_base(path: str) -> int:
+    """A descriptor of the base directory; the caller closes it. Raises OSError."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def open_for_writing(store: Path, base_path: str, base_fd: int | None) -> Volume:
+    """The volume of a workspace; the store is made when there is none yet.
+
+    Raises StoreForeignError, StoreLockedError, StoreFormatError, StoreDamagedError.
+    """
+    known = describe(store)
+    if known is not None and known.base != base_path:
+        raise StoreForeignError(store=str(store), other=known.base, path=base_path)
+    base = Base(base_fd) if base_fd is not None else None
+    if store_exists(store) and (store / DESCRIPTION).exists():
+        return open_volume(store, base)
+    if base_fd is None:
+        raise StoreMissingError(path=str(store))
+    if store_exists(store):
+        return open_volume(store, base)
+    place = os.fsencode(f"/proc/self/fd/{base_fd}/.")
+    root = BaseEntry(b"", os.fstat(base_fd), b"", read_xattrs(place))
+    return create_volume(store, base, root, secrets.token_hex(6))
+
+
+class ReadOnly:
+    """A workspace opened for reading: a snapshot of the last commit, and the base directory."""
+
+    def __init__(self, store: Store, reader: Reader, base_fd: int | None) -> None:
+        self.store = store
+        self.reader = reader
+        self.base = Base(base_fd) if base_fd is not None else None
+        self.branch = reader.branch(MAIN)
+
+    def point(self, selector: str) -> Point:
+        """Resolve a selector. Raises UnknownCheckpointError, AmbiguousCheckpointError."""
+        return resolve(self.reader, self.branch.head, selector, time.time_ns())
+
+    def snapshot(self, point: Point) -> Snapshot:
+        """The tree of a state."""
+        return Snapshot(self.reader, point.lineage)
+
+    def head(self) -> records.EpochRecord:
+        """The open epoch's record."""
+        return self.reader.epoch(self.branch.head)
+
+
+@contextlib.contextmanager
+def reading(store: Path, base_fd: int | None) -> Iterator[ReadOnly]:
+    """Open a workspace for reading. Raises the errors of `open_store`."""
+    opened = open_store(store, writable=False)
+    try:
+        with Reader(opened) as reader:
+            workspace = ReadOnly(opened, reader, base_fd)
+            try:
+                yield workspace
+            finally:
+                if workspace.base is not None:
+                    workspace.base.forget()
+    finally:
+        opened.close()

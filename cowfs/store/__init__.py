@@ -1,0 +1,1 @@
+"""The store: an LMDB environment. The only importer of lmdb."""

@@ -1,0 +1,271 @@
+"""Opening a store: the LMDB environment, its tables, its format record and its lock.
+
+A store is a directory (mode 0700): `data.mdb` and `lock.mdb` of LMDB, `owner` (an flock held by
+the one process that may write, with its pid as text). Any number of processes may read.
+
+Threading: an open `Store` may be used from any thread; a read transaction belongs to the thread
+that made it, and write transactions are made by the writer thread only (store/writer.py), since
+LMDB's writer lock belongs to the thread that took it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, cast
+
+import lmdb
+
+from cowfs import __version__
+from cowfs.errors import (
+    DamagedRecordError,
+    PermissionDeniedError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreLockedError,
+    StoreMissingError,
+)
+from cowfs.format import records, version
+from cowfs.types import BLOCK_SIZE
+
+TABLES = (
+    "inode",
+    "dirent",
+    "link",
+    "xattr",
+    "extent",
+    "block",
+    "base",
+    "origin",
+    "hardlink",
+    "epoch",
+    "change",
+    "checkpoint",
+    "label",
+    "branch",
+    "operation",
+    "orphan",
+    "meta",
+)
+_MAP_SIZES = (1 << 42, 1 << 40, 1 << 36, 1 << 33)
+"""Address space to reserve, tried in turn: the file itself only grows as it is filled."""
+
+LmdbError = lmdb.Error
+
+
+class Cursor(Protocol):
+    """The part of lmdb.Cursor that the store uses, with `bytes` as it is without buffers."""
+
+    def key(self) -> bytes: ...
+    def value(self) -> bytes: ...
+    def set_range(self, key: bytes) -> bool: ...
+    def next(self) -> bool: ...
+    def delete(self) -> bool: ...
+    def putmulti(self, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]: ...
+    def close(self) -> None: ...
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]: ...
+    def __enter__(self) -> Cursor: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Transaction(Protocol):
+    """The part of lmdb.Transaction that the store uses."""
+
+    def get(self, key: bytes, *, db: object) -> bytes | None: ...
+    def put(self, key: bytes, value: bytes, *, db: object) -> bool: ...
+    def delete(self, key: bytes, *, db: object) -> bool: ...
+    def cursor(self, db: object) -> Cursor: ...
+    def abort(self) -> None: ...
+    def __enter__(self) -> Transaction: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+class Store:
+    """An open store. Use `open_store` or `create_store`."""
+
+    def __init__(self, path: Path, env: lmdb.Environment, *, writable: bool) -> None:
+        self.path = path
+        self.env = env
+        self.writable = writable
+        self.tables = {name: env.open_db(name.encode(), create=writable) for name in TABLES}
+        self._owner: int | None = None
+
+    def begin(self, *, write: bool = False) -> Transaction:
+        """A transaction; for reading, a snapshot of the last commit. Abort it soon."""
+        return cast(Transaction, self.env.begin(write=write, buffers=False))
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """A short read transaction."""
+        txn = self.begin()
+        try:
+            yield txn
+        finally:
+            txn.abort()
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """One value in a transaction of its own."""
+        with self.reading() as txn:
+            return txn.get(key, db=self.tables[table])
+
+    def bytes_used(self) -> int:
+        """Bytes of disk that the data file takes."""
+        return os.stat(self.path / "data.mdb").st_blocks * 512
+
+    def format(self) -> records.FormatRecord:
+        """The format record."""
+        value = self.get("meta", b"format")
+        if value is None:
+            raise StoreDamagedError(path=str(self.path), detail="it has no format record")
+        return records.decode(value, records.FormatRecord)
+
+    def close(self) -> None:
+        """Close the environment and release the owner's lock."""
+        self.env.close()
+        if self._owner is not None:
+            os.close(self._owner)
+            self._owner = None
+
+    def _take_ownership(self) -> None:
+        self._owner = lock_owner(self.path)
+
+
+def lock_owner(path: Path) -> int:
+    """Take the right to write the store; the descriptor holds it. Raises StoreLockedError."""
+    fd = os.open(path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise StoreLockedError(path=str(path), pid=holder) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    return fd
+
+
+def owner_pid(path: Path) -> int | None:
+    """Pid of the process that holds the store for writing, None when nobody does."""
+    try:
+        fd = os.open(path / "owner", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        text = os.read(fd, 32).decode("ascii", "replace").strip()
+        return int(text) if text.isdigit() else None
+    finally:
+        os.close(fd)
+    return None
+
+
+def _open_env(path: Path, *, writable: bool) -> lmdb.Environment:
+    last: Exception | None = None
+    for map_size in _MAP_SIZES:
+        try:
+            return lmdb.open(
+                str(path),
+                map_size=map_size,
+                max_dbs=len(TABLES) + 4,
+                max_readers=512,
+                readonly=not writable,
+                create=False,
+                mode=0o600,
+                readahead=True,
+                meminit=False,
+            )
+        except (MemoryError, lmdb.MemoryError, OSError) as error:
+            last = error
+        except lmdb.InvalidError as error:
+            raise StoreDamagedError(path=str(path), detail=str(error)) from None
+        except lmdb.Error as error:
+            if "Permission" in str(error):
+                raise PermissionDeniedError(detail=f"{path} cannot be opened") from None
+            if "Cannot allocate" not in str(error):
+                raise StoreDamagedError(path=str(path), detail=str(error)) from None
+            last = error
+    raise StoreDamagedError(path=str(path), detail=f"it cannot be mapped: {last}")
+
+
+def store_exists(path: Path) -> bool:
+    """Whether a store was created there. Raises PermissionDeniedError when that cannot be seen."""
+    try:
+        return (path / "data.mdb").exists()
+    except PermissionError:
+        raise PermissionDeniedError(detail=f"{path} cannot be read") from None
+
+
+def open_store(path: Path, *, writable: bool) -> Store:
+    """Open an existing store and check its format.
+
+    Raises StoreMissingError, StoreLockedError (writable only), StoreFormatError,
+    StoreDamagedError, PermissionDeniedError. Nothing is written before the format was checked.
+    """
+    if not store_exists(path):
+        raise StoreMissingError(path=str(path))
+    owner = lock_owner(path) if writable else None
+    env: lmdb.Environment | None = None
+    try:
+        env = _open_env(path, writable=writable)
+        _check_format(path, env)
+        store = Store(path, env, writable=writable)
+    except BaseException:
+        if env is not None:
+            env.close()
+        if owner is not None:
+            os.close(owner)
+        raise
+    store._owner = owner
+    if writable:
+        env.reader_check()
+    return store
+
+
+def _check_format(path: Path, env: lmdb.Environment) -> None:
+    try:
+        meta = env.open_db(b"meta", create=False)
+        with env.begin() as txn:
+            value = txn.get(b"format", db=meta)
+        if value is None:
+            raise StoreDamagedError(path=str(path), detail="it has no format record")
+        record = records.decode(bytes(value), records.FormatRecord)
+    except (lmdb.Error, DamagedRecordError) as error:
+        raise StoreDamagedError(path=str(path), detail=str(error)) from None
+    if reason := version.unreadable_reason(record):
+        raise StoreFormatError(path=str(path), detail=reason, version=__version__)
+
+
+def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
+    """Make a store with the given (table, key, value) records and open it for writing.
+
+    The directory is made with mode 0700. `initial` and the format record are one transaction, so a
+    store either exists whole or has no data.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.chmod(path, 0o700)
+    owner = lock_owner(path)
+    try:
+        (path / "data.mdb").touch(mode=0o600)
+        env = _open_env(path, writable=True)
+    except BaseException:
+        os.close(owner)
+        raise
+    store = Store(path, env, writable=True)
+    store._owner = owner
+    record = records.FormatRecord(
+        version.VERSION, 0, 0, uuid.uuid4().hex, time.time_ns(), BLOCK_SIZE
+    )
+    with store.begin(write=True) as txn:
+        for table, key, value in initial:
+            txn.put(key, value, db=store.tables[table])
+        txn.put(b"format", records.encode(record), db=store.tables["meta"])
+    return store

@@ -1,0 +1,231 @@
+"""Reading the store at an epoch: a read transaction seen through a lineage.
+
+`Snapshot` is what every read-only algorithm works on (diff, export, verify, restore), and what
+the volume loads its caches from.
+
+Threading: a snapshot belongs to the thread that made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import codec, keys, records
+from cowfs.store.env import Cursor, Store, Transaction
+from cowfs.store.lineage import Lineage
+from cowfs.types import BLOCK_SIZE
+
+_INVERT = (1 << 64) - 1
+
+
+class Reader:
+    """One read transaction with a cursor for each table that was asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.txn: Transaction = store.begin()
+        self._cursors: dict[str, Cursor] = {}
+
+    def cursor(self, table: str) -> Cursor:
+        """The shared cursor of a table: position it before each use."""
+        cursor = self._cursors.get(table)
+        if cursor is None:
+            cursor = self._cursors[table] = self.txn.cursor(db=self.store.tables[table])
+        return cursor
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return self.txn.get(key, db=self.store.tables[table])
+
+    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """All records whose key starts with `prefix`, in key order, on a cursor of its own."""
+        with self.txn.cursor(db=self.store.tables[table]) as cursor:
+            if not cursor.set_range(prefix):
+                return
+            for key, value in cursor:
+                if not key.startswith(prefix):
+                    return
+                yield key, value
+
+    def epoch(self, epoch: int) -> records.EpochRecord:
+        """Raises DamagedRecordError when there is no such epoch."""
+        value = self.get("epoch", keys.pack_id(epoch))
+        if value is None:
+            raise DamagedRecordError(what=f"epoch {epoch}", detail="it does not exist")
+        return records.decode(value, records.EpochRecord)
+
+    def lineage(self, epoch: int) -> Lineage:
+        """The lineage of an epoch, followed run by run: O(restores on the way), not O(epochs)."""
+        ranges: list[tuple[int, int]] = []
+        while True:
+            record = self.epoch(epoch)
+            if record.run_start > epoch:
+                raise DamagedRecordError(what=f"epoch {epoch}", detail="its run starts after it")
+            ranges.append((record.run_start, epoch))
+            if record.run_start == 0:
+                break
+            parent = self.epoch(record.run_start).parent
+            if parent >= record.run_start:
+                raise DamagedRecordError(what=f"epoch {epoch}", detail="its parent is younger")
+            epoch = parent
+        return Lineage(tuple(reversed(ranges)))
+
+    def branch(self, name: str) -> records.BranchRecord:
+        value = self.get("branch", name.encode())
+        if value is None:
+            raise DamagedRecordError(what=f"branch {name}", detail="it does not exist")
+        return records.decode(value, records.BranchRecord)
+
+    def close(self) -> None:
+        for cursor in self._cursors.values():
+            cursor.close()
+        self._cursors.clear()
+        self.txn.abort()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Snapshot:
+    """The state of the store that one lineage sees."""
+
+    def __init__(self, reader: Reader, lineage: Lineage) -> None:
+        self.reader = reader
+        self.lineage = lineage
+        self._head = keys.inverted(lineage.head)
+
+    def newest(self, table: str, prefix: bytes) -> tuple[int, bytes] | None:
+        """(epoch, value) of the version that this lineage sees, None when there is none.
+
+        `prefix` is the key without its epoch. An empty value is a whiteout.
+        """
+        cursor = self.reader.cursor(table)
+        if not cursor.set_range(prefix + self._head):
+            return None
+        visible, size = self.lineage.visible, len(prefix) + 8
+        while True:
+            key = cursor.key()
+            if len(key) != size or not key.startswith(prefix):
+                return None
+            epoch = _INVERT - int.from_bytes(key[-8:], "big")
+            if visible(epoch):
+                return epoch, cursor.value()
+            if not cursor.next():
+                return None
+
+    def inode(self, ino: int) -> records.InodeRecord | None:
+        found = self.newest("inode", keys.pack_id(ino))
+        return records.unpack_inode(found[1]) if found and found[1] else None
+
+    def lookup(self, parent: int, name: bytes) -> tuple[int, int] | None:
+        """(ino, kind) of a directory entry, None when there is none."""
+        found = self.newest("dirent", keys.dirent_prefix(parent, name))
+        return records.unpack_dirent(found[1]) if found and found[1] else None
+
+    def _versions(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Newest visible version of each thing below `prefix`: (key, value), no whiteouts."""
+        visible = self.lineage.visible
+        with self.reader.txn.cursor(db=self.reader.store.tables[table]) as cursor:
+            if not cursor.set_range(prefix):
+                return
+            done: bytes | None = None
+            for key, value in cursor:
+                if not key.startswith(prefix):
+                    return
+                thing = key[:-8]
+                if thing == done or not visible(_INVERT - int.from_bytes(key[-8:], "big")):
+                    continue
+                done = thing
+                if value:
+                    yield key, value
+
+    def entries(self, parent: int) -> Iterator[tuple[bytes, int, int]]:
+        """(name, ino, kind) of a directory, sorted by name."""
+        for key, value in self._versions("dirent", keys.pack_id(parent)):
+            ino, kind = records.unpack_dirent(value)
+            yield key[8:-9], ino, kind
+
+    def links(self, ino: int) -> list[tuple[int, bytes]]:
+        """(parent, name) of every directory entry of an inode."""
+        return [keys.link_parts(key) for key, _ in self._versions("link", keys.pack_id(ino))]
+
+    def xattrs(self, ino: int) -> dict[bytes, bytes]:
+        """Extended attributes: name to value."""
+        return {key[8:-9]: value[1:] for key, value in self._versions("xattr", keys.pack_id(ino))}
+
+    def block_source(self, content: int, number: int, base_size: int) -> tuple[bytes | None, int]:
+        """Where a block comes from: (hash, how many of its bytes count).
+
+        The hash is b"" for a hole and None for a block of the base file that is not sealed.
+        Extents of epoch 0 are sealed base content: like the base itself they count only up to
+        `base_size`, so that what a truncation cut off never comes back.
+        """
+        found = self.newest("extent", keys.extent_prefix(content, number))
+        below = max(0, base_size - number * BLOCK_SIZE)
+        if found is None:
+            return (None, below) if below else (b"", 0)
+        epoch, digest = found
+        if epoch:
+            return digest, BLOCK_SIZE
+        return (digest, below) if below else (b"", 0)
+
+    def extents(self, content: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(block number, hash or b"" for a hole) of a content, ascending."""
+        visible = self.lineage.visible
+        prefix = keys.pack_id(content)
+        with self.reader.txn.cursor(db=self.reader.store.tables["extent"]) as cursor:
+            if not cursor.set_range(keys.extent_prefix(content, first)):
+                return
+            done = -1
+            for key, value in cursor:
+                if not key.startswith(prefix):
+                    return
+                block = int.from_bytes(key[8:16], "big")
+                if block == done or not visible(_INVERT - int.from_bytes(key[-8:], "big")):
+                    continue
+                done = block
+                yield block, value
+
+    def block(self, digest: bytes) -> bytes:
+        """Raw bytes of a block, verified. Raises DamagedRecordError (contract 5)."""
+        return read_block(self.reader, digest)
+
+    def names_of(self, ino: int, limit: int = 64) -> list[bytes]:
+        """Paths of an inode relative to the root, without a leading slash; [] when unreachable."""
+        out: list[bytes] = []
+        for parent, name in self.links(ino)[:limit]:
+            above = self.directory_path(parent)
+            if above is not None:
+                out.append(above + b"/" + name if above else name)
+        return sorted(out)
+
+    def directory_path(self, ino: int) -> bytes | None:
+        """Path of a directory relative to the root (b"" for the root), None when unreachable."""
+        parts: list[bytes] = []
+        while ino != 1:
+            links = self.links(ino)
+            if not links or len(parts) > 4096:
+                return None
+            ino, name = links[0]
+            parts.append(name)
+        return b"/".join(reversed(parts))
+
+
+def read_block(reader: Reader, digest: bytes) -> bytes:
+    """Raw bytes of a stored block, following one delta, verified against its hash."""
+    value = reader.get("block", digest)
+    if value is None:
+        raise DamagedRecordError(what=f"block {digest.hex()[:12]}", detail="it is missing")
+    reference = codec.delta_reference(value)
+    if reference is None:
+        return codec.decode_block(value, digest)
+    base = reader.get("block", reference)
+    if base is None:
+        raise DamagedRecordError(
+            what=f"block {digest.hex()[:12]}",
+            detail=f"its reference {reference.hex()[:12]} is missing",
+        )
+    return codec.decode_block(value, digest, codec.decode_block(base, reference))

@@ -1,0 +1,316 @@
+"""The writer thread and its transaction groups.
+
+A *transaction group* collects what the volume changed (state open), is frozen by
+`Volume.quiesce` (quiescing) and committed here (syncing). Groups are committed in the order in
+which they were submitted; several waiting groups share one LMDB transaction. Every commit is
+flushed to stable storage before it is reported, so what a crash leaves is the state after some
+whole prefix of the groups (contract 4).
+
+Threading: `Writer` starts one thread, the only one that ever begins a write transaction: LMDB's
+lock belongs to the thread that took it, and a transaction that is committed elsewhere hangs the
+next one. `submit`, `wait` and the properties may be used from any thread. A submitted group is
+not touched by its maker again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cowfs.errors import DamagedRecordError, StoreFullError
+from cowfs.format import codec, keys, records
+from cowfs.store.env import Cursor, LmdbError, Store, Transaction
+from cowfs.store.lineage import Lineage
+
+log = logging.getLogger(__name__)
+
+_ZEROS = bytes(65536)
+_INVERT = (1 << 64) - 1
+_DELTA_WORTH = 512
+"""Stored blocks up to this size are not worth a delta."""
+_RETRY_SECONDS = 1.0
+
+Data = bytes | bytearray | None
+
+
+@dataclass(slots=True, eq=False)
+class TransactionGroup:
+    """What one commit adds to the store.
+
+    puts: versioned and plain records, by table, in the order they were made.
+    removals: (table, key without epoch, change key): the thing is gone from this epoch on.
+    blocks: (content, block number, bytes or None for a hole, reference content or 0, epoch).
+    dropped: (content, epoch): extents of that content written in that epoch or later are garbage.
+    deletes: (table, key) of unversioned records that go.
+    """
+
+    epoch: int
+    lineage: Lineage
+    puts: dict[str, list[tuple[bytes, bytes]]] = field(default_factory=dict)
+    removals: list[tuple[str, bytes, bytes | None]] = field(default_factory=list)
+    blocks: list[tuple[int, int, Data, int, int]] = field(default_factory=list)
+    dropped: list[tuple[int, int]] = field(default_factory=list)
+    deletes: list[tuple[str, bytes]] = field(default_factory=list)
+    size: int = 0
+    done: bool = False
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Add one record."""
+        rows = self.puts.get(table)
+        if rows is None:
+            rows = self.puts[table] = []
+        rows.append((key, value))
+
+    @property
+    def empty(self) -> bool:
+        return not (self.puts or self.removals or self.blocks or self.dropped or self.deletes)
+
+
+class Writer:
+    """Commits transaction groups in order."""
+
+    def __init__(self, store: Store, notify: Callable[[], None] = lambda: None) -> None:
+        """`notify` is called in the writer thread after every commit and every failure."""
+        self._store = store
+        self._notify = notify
+        self._queue: deque[TransactionGroup] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._busy = False
+        self._failure: Exception | None = None
+        self.commits = 0
+        self.bytes_written = 0
+        self._thread = threading.Thread(target=self._run, name="cowfs-writer", daemon=True)
+        self._thread.start()
+
+    def set_notify(self, notify: Callable[[], None]) -> None:
+        """Replace the callback (before the first submit)."""
+        self._notify = notify
+
+    def submit(self, group: TransactionGroup) -> None:
+        """Queue a group; it belongs to the writer from now on."""
+        with self._changed:
+            if self._closing:
+                raise RuntimeError("the writer is closed")
+            self._queue.append(group)
+            self._changed.notify_all()
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the last attempt to commit failed, None when it succeeded."""
+        return self._failure
+
+    def wait(self, group: TransactionGroup, timeout: float | None = None) -> None:
+        """Return when the group is on stable storage.
+
+        Raises StoreFullError (the group stays queued and is tried again) or TimeoutError.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: group.done or self._failure, timeout):
+                raise TimeoutError("the store did not finish a commit in time")
+            if not group.done:
+                raise self._failure_error()
+
+    def withdraw(self, group: TransactionGroup) -> bool:
+        """Take a group that failed out of the queue; False when it was committed meanwhile."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy)
+            if group.done:
+                return False
+            self._queue.remove(group)
+            return True
+
+    def _failure_error(self) -> Exception:
+        return StoreFullError(path=str(self._store.path), detail=str(self._failure))
+
+    def close(self) -> None:
+        """Commit what is queued and end the thread. Raises StoreFullError when that fails."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._queue:
+            raise self._failure_error()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                groups = list(self._queue)
+                self._busy = bool(groups)
+            if not groups:
+                return
+            try:
+                self._commit(groups)
+            except Exception as error:
+                if not isinstance(error, (LmdbError, OSError, MemoryError)):
+                    log.exception("a transaction group cannot be written")
+                elif self._failure is None:
+                    log.error("the store cannot be written: %s", error)
+                with self._changed:
+                    self._busy = False
+                    self._failure = error
+                    self._changed.notify_all()
+                    closing = self._closing
+                    self._notify()
+                    if closing:
+                        return
+                    self._changed.wait_for(lambda: self._closing, _RETRY_SECONDS)
+                continue
+            with self._changed:
+                self._busy = False
+                self._failure = None
+                for group in groups:
+                    group.done = True
+                    self._queue.popleft()
+                self.commits += 1
+                self._changed.notify_all()
+            self._notify()
+
+    def _commit(self, groups: list[TransactionGroup]) -> None:
+        with self._store.begin(write=True) as txn:
+            for group in groups:
+                _Apply(self._store, txn, group).run()
+
+
+class _Apply:
+    """Writes one group into an open write transaction."""
+
+    def __init__(self, store: Store, txn: Transaction, group: TransactionGroup) -> None:
+        self.tables = store.tables
+        self.txn = txn
+        self.group = group
+        self.suffix = keys.inverted(group.epoch)
+
+    def run(self) -> None:
+        group = self.group
+        if group.blocks:
+            self._put_blocks()
+        for content, epoch in group.dropped:
+            self._drop(content, epoch)
+        for table, rows in group.puts.items():
+            with self.txn.cursor(db=self.tables[table]) as cursor:
+                cursor.putmulti(rows)
+        if group.removals:
+            cursors = {
+                table: self.txn.cursor(db=self.tables[table])
+                for table in {table for table, _, _ in group.removals}
+            }
+            for table, prefix, change in group.removals:
+                self._remove(table, cursors[table], prefix, change)
+            for cursor in cursors.values():
+                cursor.close()
+        for table, key in group.deletes:
+            self.txn.delete(key, db=self.tables[table])
+
+    def _remove(self, table: str, cursor: Cursor, prefix: bytes, change: bytes | None) -> None:
+        """A thing is gone: leave a whiteout only where an ancestor epoch still shows it."""
+        key = prefix + self.suffix
+        if self._older(cursor, prefix):
+            self.txn.put(key, records.WHITEOUT, db=self.tables[table])
+            if change is not None:
+                self.txn.put(change, b"", db=self.tables["change"])
+            return
+        self.txn.delete(key, db=self.tables[table])
+        if change is not None:
+            self.txn.delete(change, db=self.tables["change"])
+
+    def _older(self, cursor: Cursor, prefix: bytes) -> bytes | None:
+        """Value of the newest visible version before this epoch; None or b"" when not there."""
+        if not cursor.set_range(prefix + keys.inverted(self.group.epoch - 1)):
+            return None
+        visible, size = self.group.lineage.visible, len(prefix) + 8
+        while True:
+            key = cursor.key()
+            if len(key) != size or not key.startswith(prefix):
+                return None
+            if visible(_INVERT - int.from_bytes(key[-8:], "big")):
+                return cursor.value()
+            if not cursor.next():
+                return None
+
+    def _drop(self, content: int, epoch: int) -> None:
+        prefix = keys.pack_id(content)
+        with self.txn.cursor(db=self.tables["extent"]) as cursor:
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                if keys.epoch_of(cursor.key()) >= epoch:
+                    found = cursor.delete()
+                else:
+                    found = cursor.next()
+
+    def _put_blocks(self) -> None:
+        txn, blocks, extents = self.txn, self.tables["block"], self.tables["extent"]
+        with txn.cursor(db=extents) as cursor:
+            for content, number, data, reference, epoch in self.group.blocks:
+                key = keys.extent_key(content, number, epoch)
+                if data is None or data == _ZEROS[: len(data)]:
+                    txn.put(key, records.WHITEOUT, db=extents)
+                    continue
+                digest = codec.block_hash(data)
+                if txn.get(digest, db=blocks) is None:
+                    value = codec.encode_block(data)
+                    if len(value) > _DELTA_WORTH:
+                        delta = self._delta(cursor, content, number, reference, data, value)
+                        value = delta or value
+                    txn.put(digest, value, db=blocks)
+                txn.put(key, digest, db=extents)
+
+    def _delta(
+        self,
+        cursor: Cursor,
+        content: int,
+        number: int,
+        reference: int,
+        data: bytes | bytearray,
+        plain: bytes,
+    ) -> bytes | None:
+        """The block as a delta against its previous version, None when there is none that helps."""
+        digest = self._previous(cursor, content, number)
+        if not digest and reference:
+            digest = self._previous(cursor, reference, number)
+        if not digest:
+            return None
+        blocks = self.tables["block"]
+        value = self.txn.get(digest, db=blocks)
+        if value is None:
+            return None
+        further = codec.delta_reference(value)
+        if further is not None:
+            digest, value = further, self.txn.get(further, db=blocks)
+            if value is None:
+                return None
+        try:
+            raw = codec.decode_block(value, digest)
+        except DamagedRecordError:
+            return None
+        packed = codec.encode_delta(data, raw, digest)
+        return packed if len(packed) * 4 < len(plain) * 3 else None
+
+    def _previous(self, cursor: Cursor, content: int, number: int) -> bytes | None:
+        """Hash of the version of a block that this group replaces (in this epoch or before)."""
+        prefix = keys.extent_prefix(content, number)
+        if not cursor.set_range(prefix + self.suffix):
+            return None
+        key = cursor.key()
+        if key.startswith(prefix) and self.group.lineage.visible(keys.epoch_of(key)):
+            return cursor.value() or None
+        return None
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a failed commit means that there is no room (ENOSPC, EDQUOT, map or disk full)."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    text = str(error)
+    return "MDB_MAP_FULL" in text or "No space left" in text or "quota" in text.lower()
+
+
+def now() -> int:
+    """Nanoseconds since 1970, the clock of every record."""
+    return time.time_ns()

@@ -1,0 +1,1 @@
+"""Pure algorithms on snapshots of the store."""

@@ -1,0 +1,142 @@
+"""The base directory: listings with fingerprints, and file content.
+
+The directory is reached through a descriptor that was opened before anything was mounted over it.
+It is only read here (contract 6); service/apply.py writes it.
+
+Threading: `scan` may run in any thread; the descriptor cache belongs to the volume's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import OrderedDict
+from typing import NamedTuple
+
+_OPEN_FILES = 128
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class BaseEntry(NamedTuple):
+    """One name of a base directory. `st` is its lstat, `target` of a symbolic link."""
+
+    name: bytes
+    st: os.stat_result
+    target: bytes
+    xattrs: dict[bytes, bytes]
+
+
+Fingerprint = tuple[int, int, int, int, int]
+
+
+def fingerprint(st: os.stat_result) -> Fingerprint:
+    """(dev, ino, size, mtime, ctime): equal as long as nobody changed the file."""
+    return st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns
+
+
+class Base:
+    """The directory that a workspace was made from."""
+
+    def __init__(self, fd: int) -> None:
+        """`fd`: the open directory; it stays the caller's to close."""
+        self.fd = fd
+        self._files: OrderedDict[int, int] = OrderedDict()
+
+    def open_directory(self, path: bytes) -> int:
+        """A descriptor of a directory below the base; no component may be a symbolic link."""
+        fd = os.open(b".", _DIRECTORY, dir_fd=self.fd)
+        for part in path.split(b"/") if path else ():
+            try:
+                below = os.open(part, _DIRECTORY, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = below
+        return fd
+
+    def scan(self, path: bytes) -> list[BaseEntry]:
+        """Everything in one directory, sorted by name. Raises OSError (ENOENT, EACCES, ...)."""
+        fd = self.open_directory(path)
+        try:
+            out = []
+            with os.scandir(fd) as entries:
+                for entry in entries:
+                    try:
+                        st = entry.stat(follow_symlinks=False)
+                        out.append(_entry(fd, os.fsencode(entry.name), st))
+                    except FileNotFoundError:
+                        continue
+        finally:
+            os.close(fd)
+        out.sort()
+        return out
+
+    def lookup(self, path: bytes) -> BaseEntry | None:
+        """One entry, None when it is not there."""
+        directory, _, name = path.rpartition(b"/")
+        try:
+            fd = self.open_directory(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return _entry(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False))
+        except FileNotFoundError:
+            return None
+        finally:
+            os.close(fd)
+
+    def open_file(self, path: bytes) -> int:
+        """A descriptor of a regular file. Raises OSError."""
+        directory, _, name = path.rpartition(b"/")
+        fd = self.open_directory(directory)
+        try:
+            return os.open(name, _FILE, dir_fd=fd)
+        finally:
+            os.close(fd)
+
+    def cached_file(self, content: int, path: bytes, expected: Fingerprint) -> int | None:
+        """A descriptor of the base file behind a content, None when it is another file now."""
+        fd = self._files.get(content)
+        if fd is not None:
+            self._files.move_to_end(content)
+            return fd
+        try:
+            fd = self.open_file(path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+                return None
+            raise
+        if fingerprint(os.fstat(fd)) != expected:
+            os.close(fd)
+            return None
+        self._files[content] = fd
+        if len(self._files) > _OPEN_FILES:
+            os.close(self._files.popitem(last=False)[1])
+        return fd
+
+    def forget(self, content: int | None = None) -> None:
+        """Close the cached descriptor of one content, or all of them."""
+        if content is None:
+            for fd in self._files.values():
+                os.close(fd)
+            self._files.clear()
+        elif content in self._files:
+            os.close(self._files.pop(content))
+
+
+def _entry(fd: int, name: bytes, st: os.stat_result) -> BaseEntry:
+    target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(st.st_mode) else b""
+    place = b"/proc/self/fd/%d/%s" % (fd, name)
+    return BaseEntry(name, st, target, read_xattrs(place))
+
+
+def read_xattrs(path: bytes) -> dict[bytes, bytes]:
+    """Extended attributes of a path itself; {} where the file system has none."""
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+        return {os.fsencode(name): os.getxattr(path, name, follow_symlinks=False) for name in names}
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM):
+            return {}
+        raise

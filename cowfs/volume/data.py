@@ -1,0 +1,262 @@
+"""File content: read, write, truncate, open.
+
+A block is looked for in this order: changed in memory, in flight to the store, an extent of the
+store, the base file (below `base_size`), else zeros. Blocks in memory may be shorter than
+`BLOCK_SIZE`; what is missing up to the file's size is zeros.
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from cowfs.format import records
+from cowfs.store.snapshot import Snapshot
+from cowfs.types import BLOCK_SIZE
+from cowfs.volume.importing import recorded_fingerprint
+from cowfs.volume.inode import Buffer, Inode
+from cowfs.volume.posix import PosixError
+from cowfs.volume.view import View
+
+MAX_SIZE = (1 << 63) - 1
+"""Largest file size, bytes (off_t)."""
+
+
+def read(view: View, inode: Inode, offset: int, size: int) -> bytes:
+    """Bytes [offset, offset + size), cut at the end of the file. Raises PosixError(EIO)."""
+    end = min(offset + size, inode.size)
+    if offset >= end:
+        return b""
+    number, start = divmod(offset, BLOCK_SIZE)
+    if end <= (number + 1) * BLOCK_SIZE:
+        return _piece(view, inode, number, start, end - number * BLOCK_SIZE)
+    pieces = []
+    while offset < end:
+        number, start = divmod(offset, BLOCK_SIZE)
+        stop = min(BLOCK_SIZE, end - number * BLOCK_SIZE)
+        pieces.append(_piece(view, inode, number, start, stop))
+        offset = number * BLOCK_SIZE + stop
+    return b"".join(pieces)
+
+
+def _piece(view: View, inode: Inode, number: int, start: int, stop: int) -> bytes:
+    """Bytes [start, stop) of one block, filled with zeros."""
+    block = _block(view, inode, number)
+    if block is None:
+        return bytes(stop - start)
+    if start == 0 and len(block) == stop and type(block) is bytes:
+        return block
+    piece = bytes(block[start:stop])
+    missing = stop - start - len(piece)
+    return piece + bytes(missing) if missing else piece
+
+
+def _block(view: View, inode: Inode, number: int) -> Buffer | None:
+    """A block as it is now, None for zeros. Not to be modified."""
+    if number in inode.blocks:
+        return inode.blocks[number]
+    if number in inode.inflight:
+        return inode.inflight[number]
+    digest, limit = _extents(view, inode).block_source(inode.content, number, inode.base_size)
+    if digest is None:
+        return _base_block(view, inode.content, inode.base_size, number)
+    if not digest:
+        return None
+    data = view.volume.read_block(digest)
+    return data if limit >= len(data) else data[:limit]
+
+
+def _extents(view: View, inode: Inode) -> Snapshot:
+    """Where the inode's extents are seen; a restore leaves orphans with an older lineage."""
+    if inode.lineage is None:
+        return view.snapshot
+    return Snapshot(view.volume.reader, inode.lineage)
+
+
+def _base_block(view: View, content: int, base_size: int, number: int) -> bytes | None:
+    """A block of the base file. Raises PosixError(EIO) when the base lost it (contract 7)."""
+    volume, importer = view.volume, view.volume.importer
+    origin = importer.origin(content)
+    if origin is None or origin.state == records.ORIGIN_DONE:
+        return None
+    start = number * BLOCK_SIZE
+    path = importer.base_path(origin)
+    entry = importer.base_entry(origin.parent, origin.name)
+    if (
+        origin.state == records.ORIGIN_LOST
+        or volume.base is None
+        or entry is None
+        or entry.content != content
+    ):
+        volume.problem("lost", path, "its old content was not saved before it changed outside")
+        raise PosixError(errno.EIO)
+    try:
+        fd = volume.base.cached_file(content, path, recorded_fingerprint(entry))
+        if fd is None:
+            importer.lose(content)
+            raise PosixError(errno.EIO)
+        return os.pread(fd, min(BLOCK_SIZE, base_size - start), start)
+    except OSError as error:
+        volume.problem("unreadable", path, f"cannot read the base: {error.strerror}")
+        raise PosixError(error.errno or errno.EIO) from None
+
+
+def open_file(view: View, inode: Inode) -> None:
+    """Called when a file is opened: see that its base file is still the one that was imported.
+
+    A change from outside is adopted into the open epoch and reported (design: base).
+    """
+    if not inode.base_size or inode.orphan_epoch:
+        return
+    volume, importer = view.volume, view.volume.importer
+    origin = importer.origin(inode.content)
+    if origin is None or origin.state != records.ORIGIN_UNLISTED or volume.base is None:
+        return
+    entry = importer.base_entry(origin.parent, origin.name)
+    if entry is None or entry.content != inode.content:
+        return
+    path = importer.base_path(origin)
+    try:
+        if volume.base.cached_file(inode.content, path, recorded_fingerprint(entry)) is not None:
+            return
+        found = volume.base.lookup(path)
+    except OSError as error:
+        volume.problem("unreadable", path, f"cannot open the base: {error.strerror}")
+        raise PosixError(error.errno or errno.EIO) from None
+    if found is None or not stat.S_ISREG(found.st.st_mode):
+        importer.lose(inode.content)
+        return
+    written = any(True for _ in view.snapshot.extents(inode.content))
+    if written or inode.blocks or inode.inflight:
+        importer.lose(inode.content)
+        return
+    importer.adopt_file(view, inode, origin.parent, found)
+    volume.problem("external", path, "changed outside while mounted, adopted")
+
+
+def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
+    """Write all of `data`; returns its length. The file grows, its times are not touched.
+
+    With the writeback cache the kernel owns size and times and sends them in `setattr`.
+    Raises PosixError (EFBIG, EIO).
+    """
+    size = len(data)
+    end = offset + size
+    if end > MAX_SIZE:
+        raise PosixError(errno.EFBIG)
+    number, start = divmod(offset, BLOCK_SIZE)
+    if start + size <= BLOCK_SIZE:
+        _write_block(view, inode, number, start, data)
+    else:
+        done = 0
+        while done < size:
+            number, start = divmod(offset + done, BLOCK_SIZE)
+            step = min(BLOCK_SIZE - start, size - done)
+            _write_block(view, inode, number, start, data[done : done + step])
+            done += step
+    if end > inode.size:
+        inode.size = end
+    view.mark(inode)
+    return size
+
+
+def _write_block(view: View, inode: Inode, number: int, start: int, data: bytes) -> None:
+    blocks = inode.blocks
+    stop = start + len(data)
+    old = blocks.get(number)
+    if type(old) is bytearray:
+        had = len(old)
+        if start > had:
+            old.extend(bytes(start - had))
+        old[start:stop] = data
+        view.dirty_bytes += len(old) - had
+        return
+    if start == 0 and (stop == BLOCK_SIZE or number * BLOCK_SIZE + stop >= inode.size):
+        # The whole block: nothing of the old one remains.
+        view.dirty_bytes += stop - (len(old) if old is not None else 0)
+        blocks[number] = data
+        return
+    before = _block(view, inode, number)
+    limit = min(BLOCK_SIZE, inode.size - number * BLOCK_SIZE)
+    buffer = bytearray(before[:limit]) if before is not None and limit > 0 else bytearray()
+    if start > len(buffer):
+        buffer.extend(bytes(start - len(buffer)))
+    buffer[start:stop] = data
+    blocks[number] = buffer
+    view.dirty_bytes += len(buffer) - (len(old) if old is not None else 0)
+
+
+def truncate(view: View, inode: Inode, size: int) -> None:
+    """Set the size. What is cut off never comes back (it reads as zeros after growing again).
+
+    Truncating to zero takes a new content id, in constant time. Times are the caller's.
+    """
+    if size > MAX_SIZE or size < 0:
+        raise PosixError(errno.EFBIG if size > 0 else errno.EINVAL)
+    if size == inode.size:
+        return
+    if size == 0:
+        _empty(view, inode)
+    elif size < inode.size:
+        _shorten(view, inode, size)
+    inode.size = size
+    view.mark(inode)
+
+
+def _empty(view: View, inode: Inode) -> None:
+    """A new content; the old one's blocks of this epoch are garbage at once."""
+    view.discard_blocks(inode)
+    inode.inflight = {}
+    view.dropped.append((inode.content, inode.orphan_epoch or view.head))
+    inode.reference = inode.content
+    inode.content = view.volume.take_id()
+    inode.base_size = 0
+
+
+def _shorten(view: View, inode: Inode, size: int) -> None:
+    keep, rest = divmod(size, BLOCK_SIZE)
+    first = keep + 1 if rest else keep
+    if rest:
+        block = _block(view, inode, keep)
+        if block is not None and len(block) > rest:
+            old = inode.blocks.get(keep)
+            inode.blocks[keep] = bytes(block[:rest])
+            view.dirty_bytes += rest - (len(old) if old is not None else 0)
+    last = (inode.size + BLOCK_SIZE - 1) // BLOCK_SIZE
+    gone = {n for n in inode.blocks if n >= first} | {n for n in inode.inflight if n >= first}
+    gone.update(n for n, _ in _extents(view, inode).extents(inode.content, first) if n < last)
+    for number in gone:
+        old = inode.blocks.get(number)
+        if old is not None:
+            view.dirty_bytes -= len(old)
+        inode.blocks[number] = None
+    inode.base_size = min(inode.base_size, size)
+
+
+def seal(view: View, content: int) -> bool:
+    """Read a content's base file into the store at epoch 0; True when it is sealed now.
+
+    Nothing outside can damage the history of a sealed content any more.
+    """
+    importer = view.volume.importer
+    origin = importer.origin(content)
+    if origin is None or origin.state == records.ORIGIN_DONE:
+        return True
+    if origin.state == records.ORIGIN_LOST:
+        return False
+    entry = importer.base_entry(origin.parent, origin.name)
+    if entry is None:
+        return False
+    group, size = view.volume.extra, entry.size
+    for number in range((size + BLOCK_SIZE - 1) // BLOCK_SIZE):
+        try:
+            data = _base_block(view, content, size, number)
+        except PosixError:
+            return False
+        group.blocks.append((content, number, data, 0, 0))
+        group.size += len(data) if data else 0
+    importer.set_origin(content, records.ORIGIN_DONE, origin.parent, origin.name)
+    return True

@@ -1,0 +1,271 @@
+"""Epochs of the head: checkpoint and restore, and what the kernel must forget after a restore.
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+from cowfs.errors import CowfsError
+from cowfs.format import keys, records
+from cowfs.store.lineage import Lineage
+from cowfs.store.snapshot import Snapshot
+from cowfs.store.writer import TransactionGroup, now
+from cowfs.tree.changes import Touched, differing
+from cowfs.types import MAX_EPOCH
+from cowfs.volume.inode import Inode
+from cowfs.volume.view import View
+from cowfs.volume.volume import MAIN, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks: uid and name of the user, pid and command line of the process."""
+
+    uid: int = 0
+    user: str = ""
+    pid: int = 0
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Invalidation:
+    """What the kernel may have cached and must look at again.
+
+    names: (directory, name) whose meaning changed. inodes: attributes and pages changed.
+    files: (inode, directory, name) of regular files of which the kernel itself keeps size and
+    times while something holds the inode (writeback cache).
+    """
+
+    names: list[tuple[int, bytes]] = field(default_factory=list)
+    inodes: list[int] = field(default_factory=list)
+    files: list[tuple[int, int, bytes]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A checkpoint and the group that must be committed before it counts."""
+
+    checkpoint: records.CheckpointRecord
+    group: TransactionGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """A restore: the rescue checkpoint of the state before, and what changed."""
+
+    rescue: records.CheckpointRecord
+    touched: Touched
+    invalidation: Invalidation
+
+
+def new_checkpoint_id(volume: Volume) -> str:
+    """12 hexadecimal digits, of which the first 8 are unique, so that 8 always suffice."""
+    while True:
+        candidate = secrets.token_hex(6)
+        if next(volume.reader.scan("checkpoint", candidate[:8].encode()), None) is None:
+            return candidate
+
+
+def seal(
+    volume: Volume,
+    author: Author,
+    *,
+    kind: str = "manual",
+    message: str = "",
+    label: str = "",
+) -> Sealed:
+    """End the open epoch with a checkpoint and open its child: constant time.
+
+    Everything that returned before is in it. It is durable when its group is committed.
+    """
+    checkpoint, group, lineage = _advance(
+        volume, author, volume.main.lineage, volume.branch, "checkpoint", kind, message, label, ""
+    )
+    _enter(volume.main, lineage)
+    return Sealed(checkpoint, group)
+
+
+def swap(
+    volume: Volume,
+    author: Author,
+    target: records.CheckpointRecord,
+    branch: records.BranchRecord,
+    *,
+    operation: str,
+) -> Swapped:
+    """Make the head show a checkpoint: a new epoch whose parent is the checkpoint's.
+
+    `branch` has the undo and redo stacks as they shall be, with "" where the id of the rescue
+    checkpoint belongs. Blocks the owner until the change is on stable storage, so that what the
+    volume shows and what it would show after a crash are never different histories.
+    Raises StoreFullError; nothing was changed then.
+    """
+    volume.sync()
+    view = volume.main
+    before = view.lineage
+    parent = volume.reader.lineage(target.epoch)
+    rescue, group, lineage = _advance(
+        volume, author, parent, branch, operation, "rescue", "", "", target.id
+    )
+    try:
+        volume.writer.wait(group)
+    except CowfsError:
+        if volume.withdraw(group):
+            raise
+    volume.reap()
+    _enter(view, lineage)
+    touched = differing(Snapshot(volume.reader, before), view.snapshot)
+    return Swapped(rescue, touched, _reload(view, touched, before))
+
+
+def _advance(
+    volume: Volume,
+    author: Author,
+    parent: Lineage,
+    branch: records.BranchRecord,
+    operation: str,
+    kind: str,
+    message: str,
+    label: str,
+    target: str,
+) -> tuple[records.CheckpointRecord, TransactionGroup, Lineage]:
+    """One group that seals the open epoch with a checkpoint and opens a child of `parent`."""
+    view, extra = volume.main, volume.extra
+    epoch, moment, counts = view.head, now(), view.counts()
+    opened = volume.open_epoch
+    following = volume.next_epoch
+    checkpoint = records.CheckpointRecord(
+        new_checkpoint_id(volume),
+        epoch,
+        MAIN,
+        kind,
+        moment,
+        message or (f"before {operation} to {target[:8]}" if target else ""),
+        label,
+        author.uid,
+        author.user,
+        author.pid,
+        author.command,
+        target,
+        counts,
+    )
+    lineage = parent.child(following)
+    fresh = records.EpochRecord(parent.head, lineage.ranges[-1][0], MAIN, moment)
+    volume.next_epoch = following + 1
+    extra.put(
+        "epoch",
+        keys.pack_id(epoch),
+        records.encode(
+            records.EpochRecord(
+                opened.parent, opened.run_start, opened.branch, opened.opened, moment, counts
+            )
+        ),
+    )
+    extra.put("epoch", keys.pack_id(following), records.encode(fresh))
+    extra.put("checkpoint", checkpoint.id.encode(), records.encode(checkpoint))
+    if label:
+        extra.put("label", label.encode(), checkpoint.id.encode())
+    extra.put(
+        "operation",
+        keys.pack_id(moment),
+        records.encode(
+            records.OperationRecord(
+                moment,
+                moment,
+                operation,
+                epoch,
+                following,
+                checkpoint.id,
+                author.uid,
+                author.user,
+                author.pid,
+                author.command,
+                target,
+            )
+        ),
+    )
+    volume.branch = records.BranchRecord(
+        branch.name,
+        following,
+        tuple(item or checkpoint.id for item in branch.undo),
+        tuple(item or checkpoint.id for item in branch.redo),
+        branch.applied,
+    )
+    volume.put_branch()
+    group = volume.quiesce()
+    assert group is not None
+    volume.open_epoch = fresh
+    return checkpoint, group, lineage
+
+
+def _enter(view: View, lineage: Lineage) -> None:
+    """The view continues in a new epoch."""
+    view.lineage = lineage
+    view.created, view.touched, view.deleted = set(), set(), set()
+    view.refresh()
+
+
+def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
+    """Bring the objects in memory to the restored state; open handles keep their objects.
+
+    A handle on an inode that the restored state has shows the restored content. One on an inode
+    that it has not goes on as on an unlinked file: its old blocks are seen through the old lineage
+    and what is written to it never enters the tree (contract 3).
+    """
+    stray = Lineage((*before.ranges, (view.head, MAX_EPOCH)))
+    for inode in view.inodes.values():
+        if inode.orphan_epoch and inode.lineage is None:
+            inode.lineage = stray
+    invalidation = Invalidation()
+    known = view.inodes
+    for ino in touched.inodes | {parent for parent, _ in touched.names}:
+        if ino not in known:
+            continue
+        inode = known[ino]
+        record = view.snapshot.inode(ino)
+        if record is None:
+            _strand(view, inode, stray)
+        else:
+            _revive(view, inode, record)
+        if inode.nlookup:
+            invalidation.inodes.append(ino)
+            if record is not None and inode.is_file and ino in touched.inodes:
+                links = view.snapshot.links(ino)
+                invalidation.files += [(ino, *links[0])]
+                if not inode.handles:
+                    # Nobody holds it: let the kernel drop the inode with what it cached of it.
+                    invalidation.names += [key for key in links if _in_kernel(known, key[0])]
+    invalidation.names += [key for key in touched.names if _in_kernel(known, key[0])]
+    for idle in [ino for ino, inode in known.items() if inode.idle]:
+        del known[idle]
+    return invalidation
+
+
+def _in_kernel(known: dict[int, Inode], ino: int) -> bool:
+    inode = known.get(ino)
+    return ino == 1 or (inode is not None and inode.nlookup > 0)
+
+
+def _strand(view: View, inode: Inode, stray: Lineage) -> None:
+    """The restored state does not have this inode: it lives on for its handles only."""
+    inode.attr = None
+    if inode.orphan_epoch:
+        return
+    inode.orphan_epoch = view.head
+    inode.lineage = stray
+    inode.nlink = 0
+    if inode.is_dir:
+        inode.entries = {}
+
+
+def _revive(view: View, inode: Inode, record: records.InodeRecord) -> None:
+    """The restored state has this inode: the object shows it from now on."""
+    if inode.orphan_epoch:
+        view.discard_blocks(inode)
+        view.forget_orphan(inode)
+        inode.orphan_epoch = 0
+        inode.lineage = None
+    inode.load(record)

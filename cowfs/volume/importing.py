@@ -1,0 +1,461 @@
+"""Lazy import of the base directory, and changes made to it from outside.
+
+A base directory is listed when it is first looked into; its entries become records of epoch 0,
+which every lineage sees. Content is not read: a file's blocks come from the base until they are
+written or sealed. The table `base` keeps what lay under each name with a fingerprint; the table
+`origin` keeps where a directory or a content lies.
+
+In a later life of the volume each directory is compared once with these fingerprints, when it is
+first looked into. What somebody changed meanwhile is adopted into the open epoch (contract 6),
+unless the workspace changed the same file: then the workspace's version stays, and the other one
+is saved by `apply` before it is overwritten.
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING
+
+from cowfs.format import keys, records
+from cowfs.volume.base import BaseEntry, Fingerprint, fingerprint
+from cowfs.volume.inode import Inode
+from cowfs.volume.posix import PosixError
+
+if TYPE_CHECKING:
+    from cowfs.volume.view import View
+    from cowfs.volume.volume import Volume
+
+
+_DIRECTORY = stat.S_IFDIR >> 12
+
+
+def inode_record(entry: BaseEntry, content: int) -> records.InodeRecord:
+    """The inode of a base entry as of epoch 0."""
+    st = entry.st
+    regular = stat.S_ISREG(st.st_mode)
+    shared = stat.S_ISREG(st.st_mode) and st.st_nlink > 1
+    size = st.st_size if regular else len(entry.target) if entry.target else 0
+    return records.InodeRecord(
+        records.INODE_EXTERNAL_LINKS if shared else 0,
+        st.st_mode,
+        max(st.st_nlink, 2) if stat.S_ISDIR(st.st_mode) else st.st_nlink,
+        st.st_uid,
+        st.st_gid,
+        st.st_rdev if stat.S_ISCHR(st.st_mode) or stat.S_ISBLK(st.st_mode) else 0,
+        size,
+        st.st_atime_ns,
+        st.st_mtime_ns,
+        st.st_ctime_ns,
+        content,
+        size if regular else 0,
+        entry.target,
+    )
+
+
+def base_record(entry: BaseEntry, ino: int, content: int) -> records.BaseRecord:
+    """What is remembered of a base entry."""
+    st = entry.st
+    return records.BaseRecord(
+        ino,
+        content,
+        records.kind_of(st.st_mode),
+        st.st_mode,
+        st.st_dev,
+        st.st_ino,
+        st.st_size,
+        st.st_mtime_ns,
+        st.st_ctime_ns,
+    )
+
+
+def recorded_fingerprint(record: records.BaseRecord) -> Fingerprint:
+    """The fingerprint in a base record, comparable with `base.fingerprint`."""
+    return record.dev, record.st_ino, record.size, record.mtime, record.ctime
+
+
+def root_records(root: BaseEntry, *, has_base: bool) -> list[tuple[str, bytes, bytes]]:
+    """Records of epoch 0 for the root directory: (table, key, value)."""
+    record = inode_record(root, 1)
+    rows = [("inode", keys.inode_key(1, 0), records.pack_inode(*record))]
+    rows += [("xattr", keys.xattr_key(1, n, 0), b"\1" + v) for n, v in root.xattrs.items()]
+    if has_base:
+        rows.append(
+            ("origin", keys.pack_id(1), records.pack_origin(records.ORIGIN_UNLISTED, 0, b""))
+        )
+    return rows
+
+
+class Importer:
+    """Brings base directories into the store.
+
+    directories, files: how many were imported in this life. complete: the background walk of the
+    whole base is done. pending: imported directories whose children the walk has not seen.
+    """
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+        self._checked: set[int] = set()
+        self._fresh: dict[int, records.OriginRecord] = {}
+        self._fresh_base: dict[bytes, bytes] = {}
+        self._hardlinks: dict[bytes, int] = {}
+        self.directories = 0
+        self.files = 0
+        self.complete = False
+
+    # -- where things lie -----------------------------------------------------------------------
+
+    def origin(self, thing: int) -> records.OriginRecord | None:
+        """Where a directory (by ino) or a content lies in the base; None when it never did."""
+        fresh = self._fresh.get(thing)
+        if fresh is not None:
+            return fresh
+        value = self._volume.reader.get("origin", keys.pack_id(thing))
+        return records.unpack_origin(value) if value is not None else None
+
+    def base_path(self, origin: records.OriginRecord) -> bytes:
+        """Path of a thing relative to the base directory."""
+        parts = []
+        while origin.parent:
+            parts.append(origin.name)
+            above = self.origin(origin.parent)
+            if above is None:
+                raise PosixError(errno.EIO)
+            origin = above
+        return b"/".join(reversed(parts))
+
+    def base_entry(self, parent: int, name: bytes) -> records.BaseRecord | None:
+        """What was last seen under a name of the base."""
+        key = keys.base_key(parent, name)
+        value = self._fresh_base.get(key) or self._volume.reader.get("base", key)
+        return records.unpack_base(value) if value else None
+
+    def set_base(self, parent: int, name: bytes, record: records.BaseRecord) -> None:
+        """Remember what lies under a name of the base; readers see it at once."""
+        key, value = keys.base_key(parent, name), records.pack_base(record)
+        self._fresh_base[key] = value
+        self._volume.extra.put("base", key, value)
+
+    def forget_base(self, parent: int, name: bytes) -> None:
+        """A name of the base is gone."""
+        key = keys.base_key(parent, name)
+        self._fresh_base.pop(key, None)
+        self._volume.extra.deletes.append(("base", key))
+
+    def set_origin(self, thing: int, state: int, parent: int, name: bytes) -> None:
+        """Write an origin record with the next group; readers see it at once."""
+        record = records.OriginRecord(state, parent, name)
+        self._fresh[thing] = record
+        self._volume.extra.put("origin", keys.pack_id(thing), records.pack_origin(*record))
+
+    # -- listing --------------------------------------------------------------------------------
+
+    def list_directory(self, view: View, inode: Inode) -> bool:
+        """Import the base directory behind `inode` if that was not done; True when it was now."""
+        origin = self.origin(inode.ino)
+        if origin is None or origin.state != records.ORIGIN_UNLISTED:
+            return False
+        if self._volume.base is None:
+            raise PosixError(errno.EIO)
+        path = self.base_path(origin)
+        try:
+            listing = self._volume.base.scan(path)
+        except OSError as error:
+            self._volume.problem("unreadable", path, f"cannot list the base: {error.strerror}")
+            raise PosixError(error.errno or errno.EIO) from None
+        self.take_listing(view, inode, origin, listing)
+        return True
+
+    def needs_listing(self, view: View, ino: int) -> bytes | None:
+        """Path of the base directory that should be listed or compared for an inode, or None."""
+        if ino in self._checked:
+            return None
+        try:
+            inode = view.inode(ino)
+        except PosixError:
+            return None
+        origin = self.origin(ino)
+        if origin is None or inode.orphan_epoch or origin.state == records.ORIGIN_LOST:
+            return None
+        return self.base_path(origin)
+
+    def offer_listing(self, view: View, ino: int, listing: list[BaseEntry]) -> None:
+        """Take a listing that was read elsewhere, if it is still wanted."""
+        if ino in self._checked:
+            return
+        inode, origin = view.inode(ino), self.origin(ino)
+        if origin is None or inode.orphan_epoch:
+            return
+        if origin.state == records.ORIGIN_UNLISTED:
+            self.take_listing(view, inode, origin, listing)
+            return
+        self._checked.add(ino)
+        if inode.entries is None:
+            inode.entries = {n: i << 4 | k for n, i, k in view.snapshot.entries(ino)}
+        self.compare(view, inode, self.base_path(origin), listing)
+
+    def take_listing(
+        self, view: View, inode: Inode, origin: records.OriginRecord, listing: list[BaseEntry]
+    ) -> None:
+        """Make the entries of a first listing records of epoch 0."""
+        inode.entries = {}
+        subdirectories = 0
+        for entry in listing:
+            child = self._import_entry(view, inode, entry, epoch=0)
+            inode.entries[entry.name] = child.ino << 4 | child.kind
+            subdirectories += child.is_dir
+        if inode.nlink != 2 + subdirectories:
+            # btrfs and others count 1; find(1) relies on 2 + subdirectories.
+            inode.nlink = 2 + subdirectories
+            inode.attr = None
+            newest = view.snapshot.newest("inode", keys.pack_id(inode.ino))
+            if inode.dirty or (newest and newest[0]):
+                view.mark(inode)
+            else:
+                self._volume.extra.put("inode", keys.inode_key(inode.ino, 0), inode.pack())
+        self.set_origin(inode.ino, records.ORIGIN_DONE, origin.parent, origin.name)
+        self._checked.add(inode.ino)
+        self._volume.pin(inode)
+        self.directories += 1
+
+    def _import_entry(self, view: View, parent: Inode, entry: BaseEntry, epoch: int) -> Inode:
+        """Enter one base entry at an epoch: inode, dirent, link, base, origin, xattrs."""
+        volume, extra, name = self._volume, self._volume.extra, entry.name
+        shared = stat.S_ISREG(entry.st.st_mode) and entry.st.st_nlink > 1
+        child = self._hardlinked(view, entry) if shared else None
+        if child is None:
+            ino = volume.take_id()
+            child = Inode(ino, inode_record(entry, ino))
+            child.xattrs = dict(entry.xattrs)
+            view.inodes[ino] = child
+            extra.put("inode", keys.inode_key(ino, epoch), child.pack())
+            for xattr, value in entry.xattrs.items():
+                extra.put("xattr", keys.xattr_key(ino, xattr, epoch), b"\1" + value)
+            if child.is_dir:
+                self.set_origin(ino, records.ORIGIN_UNLISTED, parent.ino, name)
+                child.parent = parent.ino
+            elif child.is_file and child.size:
+                self.set_origin(ino, records.ORIGIN_UNLISTED, parent.ino, name)
+            if shared:
+                self._remember_hardlink(entry, ino)
+            volume.pin(child)
+            if not child.is_dir:
+                self.files += 1
+        ino, kind = child.ino, child.kind
+        content = child.content if child.is_file else 0
+        extra.put(
+            "dirent", keys.dirent_key(parent.ino, name, epoch), records.pack_dirent(ino, kind)
+        )
+        extra.put("link", keys.link_key(ino, parent.ino, name, epoch), bytes((kind,)))
+        self.set_base(parent.ino, name, base_record(entry, ino, content))
+        return child
+
+    def _hardlinked(self, view: View, entry: BaseEntry) -> Inode | None:
+        """The inode that another name of the same base file became, if it is still alive."""
+        key = keys.hardlink_key(entry.st.st_dev, entry.st.st_ino)
+        ino = self._hardlinks.get(key)
+        if ino is None:
+            value = self._volume.reader.get("hardlink", key)
+            ino = keys.unpack_id(value) if value is not None else 0
+        if not ino:
+            return None
+        try:
+            return view.inode(ino)
+        except PosixError:
+            return None  # its other names were deleted from the workspace
+
+    def _remember_hardlink(self, entry: BaseEntry, ino: int) -> None:
+        key = keys.hardlink_key(entry.st.st_dev, entry.st.st_ino)
+        self._hardlinks[key] = ino
+        self._volume.extra.put("hardlink", key, keys.pack_id(ino))
+
+    def committed(self) -> None:
+        """The store has everything that was fresh: forget the copies."""
+        self._fresh.clear()
+        self._fresh_base.clear()
+        self._hardlinks.clear()
+
+    # -- changes from outside -------------------------------------------------------------------
+
+    def check_directory(self, view: View, inode: Inode) -> None:
+        """Compare a directory that was listed in an earlier life with the base, once."""
+        if inode.ino in self._checked or self._volume.base is None:
+            return
+        self._checked.add(inode.ino)
+        origin = self.origin(inode.ino)
+        if origin is None:
+            return
+        path = self.base_path(origin)
+        try:
+            listing = self._volume.base.scan(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return  # its parent's check adopts the removal
+        except OSError as error:
+            self._volume.problem("unreadable", path, f"cannot list the base: {error.strerror}")
+            return
+        self.compare(view, inode, path, listing)
+
+    def compare(self, view: View, inode: Inode, path: bytes, listing: list[BaseEntry]) -> None:
+        """Adopt what differs between `listing` and the recorded fingerprints."""
+        known = {
+            key[8:]: records.unpack_base(value)
+            for key, value in self._volume.reader.scan("base", keys.pack_id(inode.ino))
+        }
+        for entry in listing:
+            record = known.pop(entry.name, None)
+            if record is None:
+                self._adopt_new(view, inode, path, entry)
+            elif record.kind != records.kind_of(entry.st.st_mode):
+                self._adopt_removal(view, inode, path, entry.name, record)
+                self._adopt_new(view, inode, path, entry)
+            elif record.kind == _DIRECTORY:
+                self._adopt_mode(view, inode, entry, record)
+            elif recorded_fingerprint(record) != fingerprint(entry.st):
+                self._adopt_change(view, inode, path, entry, record)
+        for name, record in known.items():
+            self._adopt_removal(view, inode, path, name, record)
+
+    def _report(self, what: str, path: bytes, name: bytes, detail: str) -> None:
+        self._volume.problem(what, path + b"/" + name if path else name, detail)
+
+    def _adopt_new(self, view: View, inode: Inode, path: bytes, entry: BaseEntry) -> None:
+        assert inode.entries is not None
+        if entry.name in inode.entries:
+            self._shadow(inode, entry)
+            self._report(
+                "conflict", path, entry.name, "made outside too; the workspace's one stays"
+            )
+            return
+        child = self._import_entry(view, inode, entry, epoch=view.head)
+        view.created.add(child.ino)
+        view.add_name(inode, entry.name, child)
+        view.mark(child)
+        if child.is_dir:
+            inode.nlink += 1
+        view.mark(inode)
+        self._report("external", path, entry.name, "made outside, adopted")
+
+    def _shadow(self, inode: Inode, entry: BaseEntry) -> None:
+        """Remember a base entry that the workspace does not show, so it is reported once."""
+        self.set_base(inode.ino, entry.name, base_record(entry, 0, 0))
+
+    def _adopt_removal(
+        self, view: View, inode: Inode, path: bytes, name: bytes, record: records.BaseRecord
+    ) -> None:
+        assert inode.entries is not None
+        self.forget_base(inode.ino, name)
+        if record.content:
+            self.lose(record.content)
+        packed = inode.entries.get(name)
+        if packed is None or packed >> 4 != record.ino:
+            return
+        child = view.inode(record.ino)
+        if child.is_file and not self._from_base(child, record.content):
+            self._report("conflict", path, name, "removed outside; the workspace's version stays")
+            return
+        if child.is_dir:
+            self._remove_tree(view, child)
+            inode.nlink -= 1
+        view.drop_name(inode, name, child)
+        if child.is_dir or child.nlink <= 1:
+            view.remove_inode(child)
+        else:
+            child.nlink -= 1
+            view.mark(child)
+        view.mark(inode)
+        self._report("external", path, name, "removed outside, adopted")
+
+    def _remove_tree(self, view: View, directory: Inode) -> None:
+        """Take everything below a directory out of the view (its base is gone)."""
+        if directory.entries is None:
+            origin = self.origin(directory.ino)
+            if origin is not None and origin.state == records.ORIGIN_UNLISTED:
+                self.set_origin(directory.ino, records.ORIGIN_LOST, origin.parent, origin.name)
+                directory.entries = {}
+            else:
+                directory.entries = {
+                    n: i << 4 | k for n, i, k in view.snapshot.entries(directory.ino)
+                }
+        for name, packed in list(directory.entries.items()):
+            child = view.inode(packed >> 4)
+            if child.is_dir:
+                self._remove_tree(view, child)
+            elif child.is_file and child.content:
+                self.lose(child.content)
+            view.drop_name(directory, name, child)
+            if child.is_dir or child.nlink <= 1:
+                view.remove_inode(child)
+            else:
+                child.nlink -= 1
+                view.mark(child)
+
+    def _from_base(self, child: Inode, content: int) -> bool:
+        """Whether a file still is what the base had: no block of it was written here."""
+        return child.content == content and not child.blocks and not child.inflight
+
+    def _adopt_change(
+        self, view: View, inode: Inode, path: bytes, entry: BaseEntry, record: records.BaseRecord
+    ) -> None:
+        assert inode.entries is not None
+        packed = inode.entries.get(entry.name)
+        if packed is None or packed >> 4 != record.ino:
+            self._shadow(inode, entry)
+            return
+        child = view.inode(record.ino)
+        if child.is_file and not self._from_base(child, record.content):
+            self._shadow(inode, entry)
+            self._report("conflict", path, entry.name, "changed outside; the workspace's one stays")
+            return
+        self.adopt_file(view, child, inode.ino, entry)
+        self._report("external", path, entry.name, "changed outside, adopted")
+
+    def _adopt_mode(
+        self, view: View, inode: Inode, entry: BaseEntry, record: records.BaseRecord
+    ) -> None:
+        """A directory's permissions changed outside (its times change with its entries)."""
+        if record.mode == entry.st.st_mode:
+            return
+        assert inode.entries is not None
+        self.set_base(inode.ino, entry.name, base_record(entry, record.ino, 0))
+        if inode.entries.get(entry.name, 0) >> 4 == record.ino:
+            child = view.inode(record.ino)
+            child.mode = entry.st.st_mode
+            view.mark(child)
+
+    def adopt_file(self, view: View, child: Inode, parent: int, entry: BaseEntry) -> None:
+        """Give an inode the content and attributes that its base file has now."""
+        volume = self._volume
+        content = child.content
+        if child.is_file:
+            self.lose(content)
+            content = volume.take_id()
+            self.set_origin(content, records.ORIGIN_UNLISTED, parent, entry.name)
+        nlink = child.nlink
+        xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
+        view.discard_blocks(child)
+        child.load(inode_record(entry, content)._replace(nlink=nlink))
+        child.xattrs = dict(entry.xattrs)
+        for name in xattrs.keys() - entry.xattrs.keys():
+            view.xattrs[(child.ino, name)] = None
+        for name, value in entry.xattrs.items():
+            view.xattrs[(child.ino, name)] = value
+        self.set_base(
+            parent, entry.name, base_record(entry, child.ino, content if child.is_file else 0)
+        )
+        view.mark(child)
+
+    def lose(self, content: int) -> None:
+        """The base file of a content changed: what was not sealed of the old one is lost."""
+        origin = self.origin(content)
+        if origin is None or origin.state != records.ORIGIN_UNLISTED:
+            return
+        if self._volume.base is not None:
+            self._volume.base.forget(content)
+        self.set_origin(content, records.ORIGIN_LOST, origin.parent, origin.name)
+        self._volume.problem(
+            "lost",
+            self.base_path(origin),
+            "changed outside before its old content was saved; older checkpoints cannot show it",
+        )

@@ -1,0 +1,136 @@
+"""The inode object: one file, directory or special file of a view, in memory.
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import Any
+
+from cowfs.format import records
+from cowfs.store.lineage import Lineage
+
+Buffer = bytes | bytearray
+
+
+class Inode:
+    """Fields of `InodeRecord`, and what is known only while it is in memory.
+
+    entries: of a directory, name to `ino << 4 | kind`; None when not loaded.
+    parent: of a directory, the directory it is in (0 when unknown).
+    xattrs: name to value; None when not loaded.
+    blocks: blocks changed since the last quiesce; a bytearray is private, bytes may be shared.
+        None marks a hole.
+    inflight: blocks frozen in groups that are not committed yet.
+    reference: a content whose blocks resemble these (what this file replaces); for deltas.
+    dirty: the record must be written. pending: groups in flight that hold it.
+    nlookup: references of the kernel. handles: open file handles.
+    orphan_epoch: 0, or the epoch in which the last name went; the inode lives on for its handles.
+    lineage: of an orphan that a restore left behind, where its old blocks are seen.
+    attr: slot for the mount layer's reply, dropped at every change.
+    """
+
+    __slots__ = (
+        "atime",
+        "attr",
+        "base_size",
+        "blocks",
+        "content",
+        "ctime",
+        "dirty",
+        "entries",
+        "flags",
+        "gid",
+        "handles",
+        "inflight",
+        "ino",
+        "lineage",
+        "mode",
+        "mtime",
+        "nlink",
+        "nlookup",
+        "orphan_epoch",
+        "parent",
+        "pending",
+        "rdev",
+        "reference",
+        "size",
+        "target",
+        "uid",
+        "xattrs",
+    )
+
+    def __init__(self, ino: int, record: records.InodeRecord) -> None:
+        self.ino = ino
+        self.nlookup = 0
+        self.handles = 0
+        self.pending = 0
+        self.dirty = False
+        self.parent = 0
+        self.orphan_epoch = 0
+        self.lineage: Lineage | None = None
+        self.load(record)
+
+    def load(self, record: records.InodeRecord) -> None:
+        """Take the fields of a record and forget everything derived from older ones."""
+        (
+            self.flags,
+            self.mode,
+            self.nlink,
+            self.uid,
+            self.gid,
+            self.rdev,
+            self.size,
+            self.atime,
+            self.mtime,
+            self.ctime,
+            self.content,
+            self.base_size,
+            self.target,
+        ) = record
+        self.entries: dict[bytes, int] | None = None
+        self.xattrs: dict[bytes, bytes] | None = None
+        self.blocks: dict[int, Buffer | None] = {}
+        self.inflight: dict[int, Buffer | None] = {}
+        self.reference = 0
+        self.attr: Any = None
+
+    def pack(self) -> bytes:
+        """The value of the inode table."""
+        return records.pack_inode(
+            self.flags,
+            self.mode,
+            self.nlink,
+            self.uid,
+            self.gid,
+            self.rdev,
+            self.size,
+            self.atime,
+            self.mtime,
+            self.ctime,
+            self.content,
+            self.base_size,
+            self.target,
+        )
+
+    @property
+    def is_dir(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def kind(self) -> int:
+        """File type as in directory entries (DT_* of readdir(3))."""
+        return (self.mode & 0o170000) >> 12
+
+    @property
+    def idle(self) -> bool:
+        """Nothing needs the object: the store has everything and nobody refers to it."""
+        return not (self.nlookup or self.handles or self.pending or self.dirty or self.blocks)
+
+    def __repr__(self) -> str:
+        return f"<Inode {self.ino} mode={self.mode:o} size={self.size} nlink={self.nlink}>"

@@ -1,0 +1,29 @@
+"""The error that a system call returns, and the clock of file times.
+
+Threading: stateless.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+_COARSE = 5  # CLOCK_REALTIME_COARSE of clock_gettime(2), which the time module does not name
+_gettime = time.clock_gettime_ns
+
+
+class PosixError(Exception):
+    """An operation fails with this errno (errno(3)); nothing was changed."""
+
+    def __init__(self, errno: int) -> None:
+        super().__init__(errno)
+        self.errno = errno
+
+    def __str__(self) -> str:
+        return os.strerror(self.errno)
+
+
+def now() -> int:
+    """Time for mtime and ctime, ns. The kernel stamps cached writes with its coarse clock; a
+    finer one here would make files written later look older than files created before."""
+    return _gettime(_COARSE)

@@ -1,0 +1,305 @@
+"""A view: the tree that one lineage shows, with its caches and what it has not committed yet.
+
+The main view is the head of a branch and takes writes. All operations on a view (namespace.py,
+data.py, attributes.py, history.py) are functions on it.
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from cowfs.format import keys, records
+from cowfs.store.lineage import Lineage
+from cowfs.store.snapshot import Snapshot
+from cowfs.store.writer import TransactionGroup
+from cowfs.volume.inode import Buffer, Inode
+from cowfs.volume.posix import PosixError
+
+if TYPE_CHECKING:
+    from cowfs.volume.volume import Volume
+
+
+class View:
+    """One tree. `id` is the upper part of its FUSE node ids.
+
+    inodes: the cache; an inode that is dirty, in flight or referenced stays in it.
+    changed: dirty inodes since the last quiesce, in the order they became dirty.
+    names: (parent, name) to `ino << 4 | kind`, 0 for a removal, since the last quiesce.
+    links: (ino, parent, name) to whether it exists, since the last quiesce.
+    removed: inodes whose last name went since the last quiesce.
+    dropped: (content, epoch) to drop with the next group.
+    created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
+    """
+
+    def __init__(self, volume: Volume, view_id: int, branch: str, lineage: Lineage) -> None:
+        self.volume = volume
+        self.id = view_id
+        self.branch = branch
+        self.lineage = lineage
+        self.inodes: dict[int, Inode] = {}
+        self.changed: list[Inode] = []
+        self.names: dict[tuple[int, bytes], int] = {}
+        self.links: dict[tuple[int, int, bytes], int] = {}
+        self.xattrs: dict[tuple[int, bytes], bytes | None] = {}
+        self.removed: dict[int, Inode] = {}
+        self.dropped: list[tuple[int, int]] = []
+        self.created: set[int] = set()
+        self.touched: set[int] = set()
+        self.deleted: set[int] = set()
+        self.dirty_bytes = 0
+        self._snapshot: Snapshot | None = None
+
+    @property
+    def head(self) -> int:
+        """The open epoch."""
+        return self.lineage.head
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The committed state of this view. Valid until the next commit is reaped."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self.volume.reader, self.lineage)
+        return self._snapshot
+
+    def refresh(self) -> None:
+        """The volume has a newer read transaction."""
+        self._snapshot = None
+
+    # -- finding inodes ---------------------------------------------------------------------
+
+    def inode(self, ino: int) -> Inode:
+        """The inode. Raises PosixError(ESTALE): the kernel then looks the path up again."""
+        inode = self.inodes.get(ino)
+        return inode if inode is not None else self._load(ino)
+
+    def _load(self, ino: int) -> Inode:
+        record = self.snapshot.inode(ino)
+        if record is None:
+            raise PosixError(errno.ESTALE)
+        inode = self.inodes[ino] = Inode(ino, record)
+        return inode
+
+    def directory(self, ino: int) -> Inode:
+        """A directory with its entries loaded. Raises PosixError (ENOTDIR, ESTALE, EIO)."""
+        inode = self.inodes.get(ino) or self._load(ino)
+        if inode.entries is None:
+            if not inode.is_dir:
+                raise PosixError(errno.ENOTDIR)
+            self.load_entries(inode)
+        return inode
+
+    def load_entries(self, inode: Inode) -> None:
+        """Fill `entries`, importing the base directory behind it when that was not done yet."""
+        if inode.orphan_epoch:
+            inode.entries = {}
+            return
+        if not self.volume.importer.list_directory(self, inode):
+            inode.entries = {
+                name: ino << 4 | kind for name, ino, kind in self.snapshot.entries(inode.ino)
+            }
+            self.volume.importer.check_directory(self, inode)
+
+    def parent_of(self, directory: Inode) -> int:
+        """Inode number of `..`."""
+        if not directory.parent and directory.ino != 1:
+            links = self.snapshot.links(directory.ino)
+            directory.parent = links[0][0] if links else 1
+        return directory.parent or 1
+
+    # -- recording changes ------------------------------------------------------------------
+
+    def mark(self, inode: Inode) -> None:
+        """The inode's record changed: write it with the next group."""
+        inode.attr = None
+        if not inode.dirty:
+            inode.dirty = True
+            self.changed.append(inode)
+
+    def add_inode(self, record: records.InodeRecord) -> Inode:
+        """A new inode, without a name yet."""
+        ino = self.volume.take_id()
+        inode = Inode(ino, record._replace(content=ino))
+        inode.xattrs = {}
+        if inode.is_dir:
+            inode.entries = {}
+        self.inodes[ino] = inode
+        self.created.add(ino)
+        self.mark(inode)
+        return inode
+
+    def add_name(self, directory: Inode, name: bytes, inode: Inode) -> None:
+        """Enter a name; the caller has made room for it."""
+        packed = inode.ino << 4 | inode.kind
+        assert directory.entries is not None
+        directory.entries[name] = packed
+        key = (directory.ino, name)
+        self.names[key] = packed
+        self.links[(inode.ino, *key)] = inode.kind
+        if inode.is_dir:
+            inode.parent = directory.ino
+
+    def drop_name(self, directory: Inode, name: bytes, inode: Inode) -> None:
+        """Take a name out."""
+        assert directory.entries is not None
+        del directory.entries[name]
+        key = (directory.ino, name)
+        self.names[key] = 0
+        self.links[(inode.ino, *key)] = 0
+
+    def remove_inode(self, inode: Inode) -> None:
+        """The last name is gone. The object stays for the kernel's references and handles."""
+        inode.nlink = 0
+        inode.orphan_epoch = self.head
+        if inode.ino in self.created:
+            self.created.discard(inode.ino)
+        else:
+            self.deleted.add(inode.ino)
+        self.touched.discard(inode.ino)
+        self.removed[inode.ino] = inode
+        self.mark(inode)
+        if inode.xattrs:
+            for name in inode.xattrs:
+                self.xattrs[(inode.ino, name)] = None
+        if not inode.handles and not inode.nlookup:
+            self.drop_orphan(inode)
+
+    def drop_orphan(self, inode: Inode) -> None:
+        """Nobody can reach an orphan any more: its blocks are garbage."""
+        self.discard_blocks(inode)
+        self.forget_orphan(inode)
+        self.inodes.pop(inode.ino, None)
+
+    def forget_orphan(self, inode: Inode) -> None:
+        """What an orphan wrote since it lost its last name is garbage."""
+        if inode.is_file:
+            self.dropped.append((inode.content, inode.orphan_epoch))
+        if inode.ino in self.volume.orphans:
+            self.volume.orphans.discard(inode.ino)
+            self.volume.extra.deletes.append(("orphan", keys.pack_id(inode.ino)))
+
+    def discard_blocks(self, inode: Inode) -> None:
+        """Forget changed blocks that need not be written any more."""
+        for block in inode.blocks.values():
+            if block is not None:
+                self.dirty_bytes -= len(block)
+        inode.blocks = {}
+
+    def release(self, inode: Inode) -> None:
+        """A reference of the kernel or a handle went: let go of what nobody needs."""
+        if inode.handles or inode.nlookup:
+            return
+        if inode.orphan_epoch:
+            self.drop_orphan(inode)
+        elif inode.idle:
+            self.inodes.pop(inode.ino, None)
+
+    # -- transaction groups -----------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self.changed or self.names or self.removed or self.dropped or self.xattrs)
+
+    def freeze(
+        self, group: TransactionGroup, pinned: list[Inode]
+    ) -> dict[Inode, dict[int, Buffer | None]]:
+        """Move everything uncommitted into `group`; returns the frozen blocks by inode.
+
+        The inodes that must stay in memory until the commit are added to `pinned`.
+        """
+        epoch = self.head
+        frozen: dict[Inode, dict[int, Buffer | None]] = {}
+        inode_rows, change_rows = [], []
+        for inode in self.changed:
+            inode.dirty = False
+            if inode.orphan_epoch:
+                if inode.blocks and inode.ino in self.inodes:
+                    self._record_orphan(group, inode)
+                    frozen[inode] = _freeze_blocks(inode, group, epoch)
+                    inode.pending += 1
+                    pinned.append(inode)
+                continue
+            ino = inode.ino
+            inode_rows.append((keys.inode_key(ino, epoch), inode.pack()))
+            change_rows.append((keys.change_inode_key(epoch, ino), b""))
+            if ino not in self.created and not inode.is_dir:
+                self.touched.add(ino)
+            if inode.blocks:
+                frozen[inode] = _freeze_blocks(inode, group, epoch)
+            inode.pending += 1
+            pinned.append(inode)
+        self.changed = []
+        self.dirty_bytes = 0
+        if inode_rows:
+            group.puts.setdefault("inode", []).extend(inode_rows)
+        self._freeze_names(group, change_rows, epoch)
+        for (ino, name), value in self.xattrs.items():
+            if value is None:
+                group.removals.append(("xattr", keys.xattr_prefix(ino, name), None))
+            else:
+                group.put("xattr", keys.xattr_key(ino, name, epoch), b"\1" + value)
+        self.xattrs = {}
+        for ino, inode in self.removed.items():
+            group.removals.append(("inode", keys.pack_id(ino), keys.change_inode_key(epoch, ino)))
+            if inode.is_file and ino in self.inodes:
+                self._record_orphan(group, inode)
+        self.removed = {}
+        group.dropped.extend(self.dropped)
+        self.dropped = []
+        if change_rows:
+            group.puts.setdefault("change", []).extend(change_rows)
+        return frozen
+
+    def _record_orphan(self, group: TransactionGroup, inode: Inode) -> None:
+        """After a crash the next start drops what this inode wrote without a name."""
+        self.volume.orphans.add(inode.ino)
+        place = keys.extent_prefix(inode.content, inode.orphan_epoch)
+        group.put("orphan", keys.pack_id(inode.ino), place)
+
+    def _freeze_names(
+        self, group: TransactionGroup, change_rows: list[tuple[bytes, bytes]], epoch: int
+    ) -> None:
+        rows = []
+        for (parent, name), packed in self.names.items():
+            change = keys.change_dirent_key(epoch, parent, name)
+            if packed:
+                value = records.pack_dirent(packed >> 4, packed & 15)
+                rows.append((keys.dirent_key(parent, name, epoch), value))
+                change_rows.append((change, b""))
+            else:
+                group.removals.append(("dirent", keys.dirent_prefix(parent, name), change))
+        if rows:
+            group.puts.setdefault("dirent", []).extend(rows)
+        rows = []
+        for (ino, parent, name), kind in self.links.items():
+            if kind:
+                rows.append((keys.link_key(ino, parent, name, epoch), bytes((kind,))))
+            else:
+                group.removals.append(("link", keys.link_prefix(ino, parent, name), None))
+        if rows:
+            group.puts.setdefault("link", []).extend(rows)
+        self.names, self.links = {}, {}
+
+    def counts(self) -> records.Counts:
+        """What the open epoch changed so far, in inodes; directories count when made or removed."""
+        touched = self.touched
+        pending = {
+            i.ino for i in self.changed if not (i.orphan_epoch or i.is_dir or i.ino in self.created)
+        }
+        modified = len(touched | pending) if pending else len(touched)
+        return records.Counts(len(self.created), modified, len(self.deleted))
+
+
+def _freeze_blocks(inode: Inode, group: TransactionGroup, epoch: int) -> dict[int, Buffer | None]:
+    """Hand the changed blocks to the group; they are not modified in place any more."""
+    blocks, content, reference = inode.blocks, inode.content, inode.reference
+    for number, data in blocks.items():
+        group.blocks.append((content, number, data, reference, epoch))
+        if data is not None:
+            group.size += len(data)
+    inode.inflight = {**inode.inflight, **blocks} if inode.inflight else blocks
+    inode.blocks = {}
+    inode.reference = 0
+    return blocks

@@ -1,0 +1,267 @@
+"""The volume: store, writer, base directory and views of one workspace.
+
+`quiesce` freezes what changed into a transaction group and submits it; `reap` takes back what was
+committed. Between the two the objects stay pinned in memory, so a read never sees an old version.
+
+Threading: owned by one thread (see the package). `Volume.writer.wait` may be called anywhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import OrderedDict, deque
+from pathlib import Path
+
+from cowfs.errors import DamagedRecordError, StoreDamagedError
+from cowfs.format import keys, records
+from cowfs.store.env import Store, create_store, open_store
+from cowfs.store.lineage import Lineage
+from cowfs.store.snapshot import Reader, Snapshot, read_block
+from cowfs.store.writer import TransactionGroup, Writer, is_full, now
+from cowfs.volume.base import Base, BaseEntry
+from cowfs.volume.importing import Importer, root_records
+from cowfs.volume.inode import Buffer, Inode
+from cowfs.volume.posix import PosixError
+from cowfs.volume.view import View
+
+log = logging.getLogger(__name__)
+
+_CACHED_BLOCKS = 256
+_KEPT_PROBLEMS = 100
+MAIN = "main"
+
+
+class Volume:
+    """One workspace's filesystem, open for writing.
+
+    main: the view of the branch `main`.
+    problems: what `status` reports: damage, losses, changes from outside; newest last.
+    orphans: inodes without a name that the store still has blocks of.
+    """
+
+    def __init__(self, store: Store, base: Base | None) -> None:
+        self.store = store
+        self.base = base
+        self.writer = Writer(store)
+        self.reader = Reader(store)
+        self.problems: deque[dict[str, str]] = deque(maxlen=_KEPT_PROBLEMS)
+        self.orphans: set[int] = set()
+        self.importer = Importer(self)
+        self.group_size = 0
+        self._next_id = self._counter(b"next_id")
+        self.next_epoch = self._counter(b"next_epoch")
+        self._blocks: OrderedDict[bytes, bytes] = OrderedDict()
+        self._waiting: deque[
+            tuple[TransactionGroup, list[Inode], dict[Inode, dict[int, Buffer | None]]]
+        ] = deque()
+        self._extra = TransactionGroup(0, Lineage(((0, 0),)))
+        self._extra_pinned: list[Inode] = []
+        self.branch = self.reader.branch(MAIN)
+        self.main = View(self, 0, MAIN, self.reader.lineage(self.branch.head))
+        self.open_epoch = self.reader.epoch(self.branch.head)
+        self._recount()
+        self._drop_old_orphans()
+
+    def _counter(self, name: bytes) -> int:
+        value = self.reader.get("meta", name)
+        if value is None:
+            raise StoreDamagedError(path=str(self.store.path), detail=f"no {name.decode()}")
+        return keys.unpack_id(value)
+
+    def _recount(self) -> None:
+        """Counts of the open epoch after a restart, from its change records."""
+        view, snapshot = self.main, self.main.snapshot
+        prefix = keys.pack_id(view.head) + b"\1"
+        parent = view.lineage.at(self.reader.epoch(view.head).parent)
+        before = Snapshot(self.reader, parent)
+        for key, _ in self.reader.scan("change", prefix):
+            ino = keys.change_parts(key)[1]
+            new, old = snapshot.inode(ino), before.inode(ino)
+            if new is None:
+                if old is not None:
+                    view.deleted.add(ino)
+            elif old is None:
+                view.created.add(ino)
+            elif new.mode >> 12 != 4:
+                view.touched.add(ino)
+
+    def _drop_old_orphans(self) -> None:
+        """Files that were unlinked while open when the last process ended: gone for good now."""
+        for key, value in self.reader.scan("orphan"):
+            content, epoch = keys.unpack_id(value), keys.unpack_id(value[8:])
+            self._extra.dropped.append((content, epoch))
+            self._extra.deletes.append(("orphan", key))
+
+    def take_id(self) -> int:
+        """The next inode number or content id."""
+        taken = self._next_id
+        self._next_id = taken + 1
+        return taken
+
+    def problem(self, kind: str, path: bytes, detail: str) -> None:
+        """Record something that `status` must show (contract 7)."""
+        text = path.decode("utf-8", "surrogateescape")
+        log.warning("%s: %r: %s", kind, text, detail)
+        self.problems.append({"kind": kind, "path": text, "detail": detail})
+
+    # -- reading the store --------------------------------------------------------------------
+
+    def read_block(self, digest: bytes) -> bytes:
+        """A stored block, verified. Raises PosixError(EIO) when it is damaged (contract 5)."""
+        data = self._blocks.get(digest)
+        if data is not None:
+            self._blocks.move_to_end(digest)
+            return data
+        try:
+            data = read_block(self.reader, digest)
+        except DamagedRecordError as error:
+            self.problem("damaged", b"", str(error))
+            raise PosixError(errno.EIO) from None
+        self._blocks[digest] = data
+        if len(self._blocks) > _CACHED_BLOCKS:
+            self._blocks.popitem(last=False)
+        return data
+
+    # -- transaction groups -------------------------------------------------------------------
+
+    @property
+    def extra(self) -> TransactionGroup:
+        """Records that go with the next group whatever its epoch is (imports, history)."""
+        return self._extra
+
+    def pin(self, inode: Inode) -> None:
+        """Keep an imported inode in memory until the next group is committed."""
+        inode.pending += 1
+        self._extra_pinned.append(inode)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything waits for a quiesce."""
+        return self.main.dirty or not self._extra.empty
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Block bytes that are changed or in flight: what a crash would lose, what memory holds."""
+        return self.main.dirty_bytes + sum(group.size for group, _, _ in self._waiting)
+
+    def quiesce(self) -> TransactionGroup | None:
+        """Freeze what changed into a group and submit it; None when nothing waits at all.
+
+        When nothing changed but a group is in flight, that group is returned.
+        """
+        if not self.dirty:
+            self.reap()
+            return self._waiting[-1][0] if self._waiting else None
+        view = self.main
+        group, pinned = self._extra, self._extra_pinned
+        group.epoch, group.lineage = view.head, view.lineage
+        self._extra = TransactionGroup(0, view.lineage)
+        self._extra_pinned = []
+        frozen = view.freeze(group, pinned)
+        group.put("meta", b"next_id", keys.pack_id(self._next_id))
+        group.put("meta", b"next_epoch", keys.pack_id(self.next_epoch))
+        self._waiting.append((group, pinned, frozen))
+        self.writer.submit(group)
+        return group
+
+    def withdraw(self, group: TransactionGroup) -> bool:
+        """Take back a group that could not be committed; False when it was after all."""
+        if not self.writer.withdraw(group):
+            return False
+        self._waiting = deque(item for item in self._waiting if item[0] is not group)
+        self.branch = self.reader.branch(MAIN)
+        self.open_epoch = self.reader.epoch(self.branch.head)
+        return True
+
+    def put_branch(self) -> None:
+        """Write the branch record with the next group."""
+        self._extra.put("branch", MAIN.encode(), records.encode(self.branch))
+
+    def reap(self) -> None:
+        """Take back what committed groups pinned, and look at the newest commit from now on."""
+        waiting, done = self._waiting, []
+        while waiting and waiting[0][0].done:
+            done.append(waiting.popleft())
+        if not done:
+            return
+        self.reader.close()
+        self.reader = Reader(self.store)
+        self.main.refresh()
+        if not waiting and self._extra.empty:
+            self.importer.committed()
+        inodes = self.main.inodes
+        for _, pinned, frozen in done:
+            for inode, blocks in frozen.items():
+                inflight = inode.inflight
+                if inflight is blocks:
+                    inode.inflight = {}
+                else:
+                    for number, data in blocks.items():
+                        if number in inflight and inflight[number] is data:
+                            del inflight[number]
+            for inode in pinned:
+                inode.pending -= 1
+                if inode.idle and not inode.orphan_epoch:
+                    inodes.pop(inode.ino, None)
+
+    def sync(self) -> None:
+        """Everything is on stable storage (blocks the owner). Raises StoreFullError."""
+        while (group := self.quiesce()) is not None:
+            self.writer.wait(group)
+            self.reap()
+
+    @property
+    def full(self) -> bool:
+        """Whether the store cannot take what is in flight: new data would only pile up."""
+        failure = self.writer.failure
+        return failure is not None and is_full(failure)
+
+    def close(self) -> None:
+        """Commit and close everything. Raises StoreFullError when the last commit fails."""
+        try:
+            self.quiesce()
+        finally:
+            try:
+                self.writer.close()
+            finally:
+                self.reader.close()
+                if self.base is not None:
+                    self.base.forget()
+                self.store.close()
+
+
+def open_volume(path: Path, base: Base | None) -> Volume:
+    """Open the store at `path` for writing. Errors as of `open_store`."""
+    store = open_store(path, writable=True)
+    try:
+        return Volume(store, base)
+    except BaseException:
+        store.close()
+        raise
+
+
+def create_volume(path: Path, base: Base | None, root: BaseEntry, start_id: str) -> Volume:
+    """Make a store whose epoch 0 is the base directory with the attributes `root`.
+
+    `start_id` is the id of the checkpoint of epoch 0.
+    """
+    moment = now()
+    rows = root_records(root, has_base=base is not None)
+    start = records.CheckpointRecord(
+        start_id, 0, MAIN, "start", moment, message="before the first mount"
+    )
+    rows += [
+        ("epoch", keys.pack_id(0), records.encode(records.EpochRecord(0, 0, MAIN, moment, moment))),
+        ("epoch", keys.pack_id(1), records.encode(records.EpochRecord(0, 0, MAIN, moment))),
+        ("branch", MAIN.encode(), records.encode(records.BranchRecord(MAIN, 1))),
+        ("checkpoint", start_id.encode(), records.encode(start)),
+        ("meta", b"next_id", keys.pack_id(2)),
+        ("meta", b"next_epoch", keys.pack_id(2)),
+    ]
+    store = create_store(path, rows)
+    try:
+        return Volume(store, base)
+    except BaseException:
+        store.close()
+        raise
