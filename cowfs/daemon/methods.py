@@ -11,10 +11,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from cowfs.daemon.control import Method, Request
 from cowfs.errors import UsageError
+from cowfs.format import records
 from cowfs.service import restore as restoring
 from cowfs.service import status as reporting
 from cowfs.service.checkpoint import checkpoint
@@ -64,7 +63,7 @@ class Methods:
                 label=_text(request, "label"),
             )
         return {
-            "checkpoint": msgspec.to_builtins(record),
+            "checkpoint": records.to_dict(record),
             "daemon_seconds": time.perf_counter() - started,
         }
 
@@ -123,8 +122,8 @@ def _names(request: Request, name: str) -> list[bytes]:
 def _restored(result: Restored) -> Any:
     return {
         "operation": result.operation,
-        "checkpoint": msgspec.to_builtins(result.checkpoint),
-        "rescue": msgspec.to_builtins(result.rescue),
+        "checkpoint": records.to_dict(result.checkpoint),
+        "rescue": records.to_dict(result.rescue),
         "changed": result.changed,
         "daemon_seconds": result.seconds,
     }

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import stat
 from struct import Struct
-from struct import error as StructError
-from typing import NamedTuple, TypeVar
+from struct import error as BadStructError
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -86,7 +86,7 @@ def unpack_inode(value: bytes) -> InodeRecord:
     """Raises DamagedRecordError for a value that cannot be an inode."""
     try:
         return InodeRecord._make((*_INODE.unpack_from(value), value[INODE_FIXED:]))
-    except StructError as error:
+    except BadStructError as error:
         raise DamagedRecordError(what="inode record", detail=str(error)) from None
 
 
@@ -99,7 +99,7 @@ def unpack_dirent(value: bytes) -> tuple[int, int]:
     """(ino, kind). Raises DamagedRecordError."""
     try:
         ino, kind = _DIRENT.unpack(value)
-    except StructError as error:
+    except BadStructError as error:
         raise DamagedRecordError(what="directory entry", detail=str(error)) from None
     return ino, kind
 
@@ -134,7 +134,7 @@ def pack_base(record: BaseRecord) -> bytes:
 def unpack_base(value: bytes) -> BaseRecord:
     try:
         return BaseRecord(*_BASE.unpack(value))
-    except StructError as error:
+    except BadStructError as error:
         raise DamagedRecordError(what="base record", detail=str(error)) from None
 
 
@@ -153,7 +153,7 @@ def pack_origin(state: int, parent: int, name: bytes) -> bytes:
 def unpack_origin(value: bytes) -> OriginRecord:
     try:
         state, parent = _ORIGIN.unpack_from(value)
-    except StructError as error:
+    except BadStructError as error:
         raise DamagedRecordError(what="origin record", detail=str(error)) from None
     return OriginRecord(state, parent, value[_ORIGIN.size :])
 
@@ -234,6 +234,14 @@ class FormatRecord(msgspec.Struct, array_like=True, frozen=True):
     uuid: str
     created: int
     block_size: int
+
+
+def to_dict(record: msgspec.Struct) -> dict[str, Any]:
+    """A history record as plain data with its field names, for JSON."""
+    return {
+        name: to_dict(value) if isinstance(value, msgspec.Struct) else value
+        for name, value in msgspec.structs.asdict(record).items()
+    }
 
 
 _T = TypeVar("_T", bound=msgspec.Struct)

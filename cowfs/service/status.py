@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import msgspec
-
+from cowfs.format import records
 from cowfs.service.selectors import on_line
 from cowfs.volume.volume import Volume
 
@@ -29,8 +28,8 @@ def volume_status(volume: Volume) -> dict[str, Any]:
     return {
         "branch": view.branch,
         "head_epoch": view.head,
-        "last_checkpoint": msgspec.to_builtins(last) if last else None,
-        "changes": msgspec.to_builtins(_counts(volume)),
+        "last_checkpoint": records.to_dict(last) if last else None,
+        "changes": records.to_dict(view.counts()),
         "import": {
             "directories": importer.directories,
             "files": importer.files,
@@ -41,13 +40,4 @@ def volume_status(volume: Volume) -> dict[str, Any]:
         "inodes_in_memory": len(view.inodes),
         "health": {"state": state, "problems": problems},
         "time": time.time_ns(),
-    }
-
-
-def _counts(volume: Volume) -> dict[str, int]:
-    counts = volume.main.counts()
-    return {
-        "created": counts.created,
-        "modified": counts.modified,
-        "deleted": counts.deleted,
     }
