@@ -1,0 +1,1 @@
+"""The tests. Run them with scripts/test."""

@@ -1,0 +1,1 @@
+"""Helpers of the tests: a model of POSIX, volumes, mounts, and looking at trees from outside."""

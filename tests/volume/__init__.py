@@ -1,0 +1,1 @@
+"""The volume without FUSE: POSIX semantics, history, the base directory."""
