@@ -19,6 +19,8 @@ import msgspec
 from cowfs.errors import DamagedRecordError
 
 WHITEOUT = b""
+EXTENT_BASE = b"\1"
+"""Value of an extent that a restore of single paths gave back to the base: as if there were none."""
 
 _INODE = Struct(">BIIIIQQqqqQQ")
 INODE_FIXED = _INODE.size

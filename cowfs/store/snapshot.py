@@ -168,12 +168,24 @@ class Snapshot:
         if found is None:
             return (None, below) if below else (b"", 0)
         epoch, digest = found
+        if digest == records.EXTENT_BASE:
+            sealed = self._sealed(content, number)
+            if sealed is None:
+                return (None, below) if below else (b"", 0)
+            epoch, digest = 0, sealed
         if epoch:
             return digest, BLOCK_SIZE
         return (digest, below) if below else (b"", 0)
 
+    def _sealed(self, content: int, number: int) -> bytes | None:
+        """The extent that sealing the base made, None when there is none."""
+        return self.reader.get("extent", keys.extent_key(content, number, 0))
+
     def extents(self, content: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(block number, hash or b"" for a hole) of a content, ascending."""
+        """(block number, hash or b"" for a hole) of a content, ascending.
+
+        Blocks that come from a base file that is not sealed are left out.
+        """
         visible = self.lineage.visible
         prefix = keys.pack_id(content)
         with self.reader.txn.cursor(db=self.reader.store.tables["extent"]) as cursor:
@@ -187,6 +199,11 @@ class Snapshot:
                 if block == done or not visible(_INVERT - int.from_bytes(key[-8:], "big")):
                     continue
                 done = block
+                if value == records.EXTENT_BASE:
+                    sealed = self._sealed(content, block)
+                    if sealed is None:
+                        continue
+                    value = sealed
                 yield block, value
 
     def block(self, digest: bytes) -> bytes:

@@ -299,7 +299,8 @@ class _Apply:
             return None
         key = cursor.key()
         if key.startswith(prefix) and self.group.lineage.visible(keys.epoch_of(key)):
-            return cursor.value() or None
+            value = cursor.value()
+            return value if len(value) == codec.HASH_SIZE else None
         return None
 
 

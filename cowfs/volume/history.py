@@ -88,6 +88,22 @@ def seal(
     return Sealed(checkpoint, group)
 
 
+def rescue(
+    volume: Volume,
+    author: Author,
+    target: records.CheckpointRecord,
+    branch: records.BranchRecord,
+    operation: str,
+) -> records.CheckpointRecord:
+    """Seal the open epoch as a rescue checkpoint and go on in its child; `branch` as in `swap`."""
+    view = volume.main
+    checkpoint, _, lineage = _advance(
+        volume, author, view.lineage, branch, operation, "rescue", "", "", target.id
+    )
+    _enter(view, lineage)
+    return checkpoint
+
+
 def swap(
     volume: Volume,
     author: Author,
@@ -219,28 +235,36 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
     for inode in view.inodes.values():
         if inode.orphan_epoch and inode.lineage is None:
             inode.lineage = stray
+    known = view.inodes
+    for ino in touched.inodes | {parent for parent, _ in touched.names}:
+        if ino in known:
+            record = view.snapshot.inode(ino)
+            if record is None:
+                _strand(view, known[ino], stray)
+            else:
+                _revive(view, known[ino], record)
+    invalidation = invalidation_of(view, touched)
+    for idle in [ino for ino, inode in known.items() if inode.idle]:
+        del known[idle]
+    return invalidation
+
+
+def invalidation_of(view: View, touched: Touched) -> Invalidation:
+    """What of `touched` the kernel may have in its caches. The view shows the new state already."""
     invalidation = Invalidation()
     known = view.inodes
     for ino in touched.inodes | {parent for parent, _ in touched.names}:
-        if ino not in known:
+        inode = known.get(ino)
+        if inode is None or not inode.nlookup:
             continue
-        inode = known[ino]
-        record = view.snapshot.inode(ino)
-        if record is None:
-            _strand(view, inode, stray)
-        else:
-            _revive(view, inode, record)
-        if inode.nlookup:
-            invalidation.inodes.append(ino)
-            if record is not None and inode.is_file and ino in touched.inodes:
-                links = view.snapshot.links(ino)
-                invalidation.files += [(ino, *links[0])]
-                if not inode.handles:
-                    # Nobody holds it: let the kernel drop the inode with what it cached of it.
-                    invalidation.names += [key for key in links if _in_kernel(known, key[0])]
+        invalidation.inodes.append(ino)
+        if inode.is_file and not inode.orphan_epoch and ino in touched.inodes:
+            links = view.snapshot.links(ino)
+            invalidation.files += [(ino, *links[0])] if links else []
+            if not inode.handles:
+                # Nobody holds it: let the kernel drop the inode with what it cached of it.
+                invalidation.names += [key for key in links if _in_kernel(known, key[0])]
     invalidation.names += [key for key in touched.names if _in_kernel(known, key[0])]
-    for idle in [ino for ino, inode in known.items() if inode.idle]:
-        del known[idle]
     return invalidation
 
 

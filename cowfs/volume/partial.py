@@ -1,13 +1,29 @@
 """Restoring some paths only: the head's tree is edited to match a checkpoint there.
 
+The edit is one transaction group after a rescue checkpoint, so a crash leaves the state before or
+the state after. File data is not copied: a file gets its old blocks back by their extents. (One
+exception to both: a file that was moved, with blocks that still come from an unsealed base file,
+is sealed first, since its copy cannot share the base file.)
+
 Threading: owned by the volume's thread.
 """
 
 from __future__ import annotations
 
-from cowfs.format import records
+from fnmatch import fnmatchcase
+
+from cowfs.errors import UnknownPathError
+from cowfs.format import keys, records
+from cowfs.store.snapshot import Snapshot
+from cowfs.tree.changes import Touched, differing, same_content
+from cowfs.volume import data, history
 from cowfs.volume.history import Author, Swapped
+from cowfs.volume.inode import Inode
+from cowfs.volume.posix import PosixError
+from cowfs.volume.view import View
 from cowfs.volume.volume import Volume
+
+_DIRECTORY = 4
 
 
 def restore_paths(
@@ -18,5 +34,294 @@ def restore_paths(
     paths: list[bytes],
     exclude: list[bytes],
 ) -> Swapped:
-    """To be written next."""
-    raise NotImplementedError
+    """Make `paths` (b"" is everything) what they were in `target`, but for what `exclude` matches.
+
+    A pattern of `exclude` is an fnmatch pattern of a whole path or of any single name in it.
+    Raises UnknownPathError for a path that neither state has, StoreFullError.
+    """
+    volume.sync()
+    view = volume.main
+    lineage = volume.reader.lineage(target.epoch)
+    then = Snapshot(volume.reader, lineage)
+    for path in paths:
+        if _find(then, path) is None and _find(view.snapshot, path) is None:
+            raise UnknownPathError(
+                path=path.decode("utf-8", "surrogateescape"),
+                where=f"{target.id[:8]} nor in the present state",
+            )
+    rescue = history.rescue(volume, author, target, branch, "restore")
+    volume.sync()
+    editor = _Editor(view, Snapshot(volume.reader, lineage), exclude)
+    for path in paths:
+        editor.restore(path)
+    touched = Touched({inode.ino for inode in view.changed}, set(view.names))
+    volume.sync()
+    invalidation = history.invalidation_of(view, touched)
+    return Swapped(rescue, touched, invalidation)
+
+
+def _find(snapshot: Snapshot, path: bytes) -> tuple[int, int] | None:
+    """(ino, kind) of a path in a snapshot."""
+    found = (1, _DIRECTORY)
+    for name in path.split(b"/") if path else ():
+        below = snapshot.lookup(found[0], name)
+        if below is None:
+            return None
+        found = below
+    return found
+
+
+class _Editor:
+    """Edits the view towards a snapshot."""
+
+    def __init__(self, view: View, then: Snapshot, exclude: list[bytes]) -> None:
+        self.view = view
+        self.then = then
+        self.now = view.snapshot
+        self.exclude = exclude
+        self.restored: dict[int, Inode] = {}
+        self.interesting = self._interesting()
+
+    def _interesting(self) -> set[int]:
+        """Directories below which something differs, in either state."""
+        touched = differing(self.now, self.then)
+        waiting = {parent for parent, _ in touched.names} | touched.inodes
+        found: set[int] = set()
+        while waiting:
+            ino = waiting.pop()
+            found.add(ino)
+            for snapshot in (self.now, self.then):
+                waiting.update(p for p, _ in snapshot.links(ino) if p not in found)
+        return found
+
+    def restore(self, path: bytes) -> None:
+        """Restore one path and everything below it."""
+        directory = self.view.inode(1)
+        if not path:
+            self._sync_inode(directory, 1)
+            self._sync_children(directory, 1, b"")
+            return
+        above, done = 1, b""
+        *parents, name = path.split(b"/")
+        for part in parents:
+            found = self.then.lookup(above, part)
+            done = done + b"/" + part if done else part
+            entries = self.view.directory(directory.ino).entries or {}
+            packed = entries.get(part)
+            if packed is not None and packed & 15 == _DIRECTORY:
+                directory = self.view.directory(packed >> 4)
+            elif found is None:
+                return  # not there then, and nothing below it now
+            else:
+                if packed is not None:
+                    self._remove(directory, part, done)
+                directory = self._add(directory, above, part, found[0])
+            above = found[0] if found is not None else 0
+        found = self.then.lookup(above, name) if above else None
+        self._sync_entry(directory, above, name, found, path)
+
+    def _excluded(self, path: bytes) -> bool:
+        return any(
+            fnmatchcase(path.decode("latin-1"), pattern.decode("latin-1"))
+            or fnmatchcase(path.rpartition(b"/")[2].decode("latin-1"), pattern.decode("latin-1"))
+            for pattern in self.exclude
+        )
+
+    def _sync_children(self, directory: Inode, then_ino: int, path: bytes) -> None:
+        """Make the entries of a directory those that `then_ino` had."""
+        if directory.ino == then_ino and directory.ino not in self.interesting:
+            return
+        old = {name: (ino, kind) for name, ino, kind in self.then.entries(then_ino)}
+        now = dict(self.view.directory(directory.ino).entries or {})
+        for name in sorted(old.keys() | now.keys()):
+            below = path + b"/" + name if path else name
+            self._sync_entry(directory, then_ino, name, old.get(name), below)
+        self._sync_times(directory, then_ino)
+
+    def _sync_entry(
+        self,
+        directory: Inode,
+        then_parent: int,
+        name: bytes,
+        found: tuple[int, int] | None,
+        path: bytes,
+    ) -> None:
+        """Make one name what it was (`found`: its old inode and kind) in `then_parent`."""
+        if self._excluded(path):
+            return
+        entries = self.view.directory(directory.ino).entries or {}
+        packed = entries.get(name)
+        if found is None:
+            if packed is not None:
+                self._remove(directory, name, path)
+            return
+        ino, kind = found
+        same_place = packed is not None and (
+            packed >> 4 == ino or (packed & 15 == _DIRECTORY and kind == _DIRECTORY)
+        )
+        if packed is not None and same_place:
+            inode = self.view.inode(packed >> 4)
+            if inode.ino != ino or ino in self.interesting:
+                self._sync_inode(inode, ino)
+        else:
+            if packed is not None and not self._remove(directory, name, path):
+                return  # something excluded lives below it: it has to stay
+            inode = self._add(directory, then_parent, name, ino)
+        if kind == _DIRECTORY:
+            self._sync_children(inode, ino, path)
+
+    def _remove(self, directory: Inode, name: bytes, path: bytes) -> bool:
+        """Remove a name and all below it; False when something excluded had to stay."""
+        assert directory.entries is not None
+        inode = self.view.inode(directory.entries[name] >> 4)
+        if inode.is_dir:
+            whole = True
+            for child in list(self.view.directory(inode.ino).entries or {}):
+                below = path + b"/" + child
+                whole = not self._excluded(below) and self._remove(inode, child, below) and whole
+            if not whole:
+                return False
+            directory.nlink -= 1
+        self.view.drop_name(directory, name, inode)
+        self.view.mark(directory)
+        if inode.is_dir or inode.nlink <= 1:
+            self.view.remove_inode(inode)
+        else:
+            inode.nlink -= 1
+            self.view.mark(inode)
+        return True
+
+    def _add(self, directory: Inode, then_parent: int, name: bytes, ino: int) -> Inode:
+        """Enter a name for an inode of the old state."""
+        inode = self._old_inode(ino, (then_parent, name))
+        self.view.directory(directory.ino)
+        self.view.add_name(directory, name, inode)
+        if inode.is_dir:
+            directory.nlink += 1
+        else:
+            inode.nlink += 1
+        self.view.mark(inode)
+        self.view.mark(directory)
+        return inode
+
+    def _old_inode(self, ino: int, name: tuple[int, bytes]) -> Inode:
+        """The inode object for a name that comes back, with `nlink` counting only living names.
+
+        The old number is used unless that inode is alive elsewhere with something else in it: then
+        a copy is made, so that restoring one path never changes another one.
+        """
+        if ino in self.restored:
+            return self.restored[ino]
+        record = self.then.inode(ino)
+        assert record is not None
+        view = self.view
+        try:
+            alive: Inode | None = view.inode(ino)
+        except PosixError:
+            alive = None
+        if alive is not None and not alive.orphan_epoch:
+            linked = set(self.now.links(ino)) & set(self.then.links(ino)) - {name}
+            if not alive.is_dir and linked and same_content(self.now, self.then, ino):
+                return alive
+            inode = self._copy(ino, record)
+        else:
+            inode = alive or Inode(ino, record)
+            if inode.orphan_epoch:
+                view.discard_blocks(inode)
+                view.forget_orphan(inode)
+                inode.orphan_epoch = 0
+                inode.lineage = None
+            inode.load(record)
+            view.inodes[ino] = inode
+            view.removed.pop(ino, None)
+            if ino in view.deleted:
+                view.deleted.discard(ino)
+            else:
+                view.created.add(ino)
+            self._set_extents(ino)
+            self._set_xattrs(inode, ino)
+        inode.nlink = 2 if inode.is_dir else 0
+        if inode.is_dir:
+            inode.entries = {}
+        self.restored[ino] = inode
+        return inode
+
+    def _copy(self, ino: int, record: records.InodeRecord) -> Inode:
+        """A new inode with the old state's content, extent by extent."""
+        view = self.view
+        if record.base_size:
+            data.seal(view, record.content)
+            self._commit_seal()
+        inode = view.add_inode(record)
+        inode.atime, inode.mtime, inode.ctime = record.atime, record.mtime, record.ctime
+        inode.base_size = 0
+        limit = record.base_size
+        for number in self._blocks_of(record):
+            digest, counts = self.then.block_source(record.content, number, limit)
+            if digest and counts < 65536:
+                piece = view.volume.read_block(digest)[:counts]
+                inode.blocks[number] = piece
+            elif digest:
+                key = keys.extent_key(inode.content, number, view.head)
+                view.volume.extra.put("extent", key, digest)
+        self._set_xattrs(inode, ino)
+        return inode
+
+    def _commit_seal(self) -> None:
+        """Sealed blocks get their hashes when they are committed; look at them from now on."""
+        volume = self.view.volume
+        volume.sync()
+        self.then = Snapshot(volume.reader, self.then.lineage)
+        self.now = self.view.snapshot
+
+    def _blocks_of(self, record: records.InodeRecord) -> list[int]:
+        return [number for number, _ in self.then.extents(record.content)]
+
+    def _sync_inode(self, inode: Inode, then_ino: int) -> None:
+        """Give a living inode the attributes, extended attributes and content of the old state."""
+        record = self.then.inode(then_ino)
+        assert record is not None
+        view = self.view
+        if inode.is_dir:
+            for name in ("mode", "uid", "gid", "atime", "mtime", "ctime"):
+                setattr(inode, name, getattr(record, name))
+        else:
+            nlink, entries = inode.nlink, inode.entries
+            view.discard_blocks(inode)
+            inode.load(record._replace(nlink=nlink))
+            inode.entries = entries
+            self._set_extents(then_ino)
+        self._set_xattrs(inode, then_ino)
+        view.mark(inode)
+        self.restored[then_ino] = inode
+
+    def _sync_times(self, directory: Inode, then_ino: int) -> None:
+        """Adding and removing names is not to be seen in a restored directory's times."""
+        record = self.then.inode(then_ino)
+        if record is not None:
+            directory.mtime, directory.ctime = record.mtime, record.ctime
+            self.view.mark(directory)
+
+    def _set_extents(self, ino: int) -> None:
+        """Make the extents of an inode's content what the old state saw."""
+        record = self.then.inode(ino)
+        assert record is not None
+        view, content = self.view, record.content
+        old, now = dict(self.then.extents(content)), dict(self.now.extents(content))
+        for number in old.keys() | now.keys():
+            if old.get(number) == now.get(number):
+                continue
+            value = old.get(number, records.EXTENT_BASE)
+            key = keys.extent_key(content, number, view.head)
+            view.volume.extra.put("extent", key, value)
+
+    def _set_xattrs(self, inode: Inode, then_ino: int) -> None:
+        view = self.view
+        old = self.then.xattrs(then_ino)
+        now = self.now.xattrs(inode.ino)
+        for name in now.keys() - old.keys():
+            view.xattrs[(inode.ino, name)] = None
+        for name, value in old.items():
+            if now.get(name) != value:
+                view.xattrs[(inode.ino, name)] = value
+        inode.xattrs = old
