@@ -1,0 +1,455 @@
+"""What differs between two states.
+
+The work is that of the changes: only what the epochs between the two states touched is looked at,
+never the tree. A file's identity is its inode, so a rename is known, not guessed.
+
+How names are matched. Every name that only one state has is *gone* or *new* (a name is a place
+in a directory and the inode there). First a gone and a new name of one inode are paired: at equal
+paths it is the same file, at different ones it was renamed (R). Then a gone and a new name at
+one path are paired: the file was replaced, as editors and git do it (M, P, T, or no change).
+What is left was deleted (D) or added (A). So each path of the old state is taken away by one
+change at most, and each path of the new state is made by one at most; a file that was
+overwritten by a rename is a D beside the R.
+
+Threading: as the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cowfs.errors import CowfsError, UnknownPathError
+from cowfs.service.content import Node, Tree, join, same_content
+from cowfs.service.selectors import Point
+from cowfs.service.workspace import ReadOnly
+from cowfs.tree import patch as patching
+from cowfs.tree.changes import touched_between
+
+STATUSES = {
+    "A": "added",
+    "D": "deleted",
+    "M": "modified",
+    "P": "attributes",
+    "R": "renamed",
+    "T": "type changed",
+}
+_ORDER = "DRTMPA"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that differs.
+
+    status: a key of `STATUSES`. P: only attributes differ.
+    path: in the new state; for D in the old one; b"" is the top directory.
+    old_path: in the old state when that is another one (R, or a directory above was renamed).
+    old, new: the file in the two states; None for A and D respectively.
+    modified: the content differs (always for A, D, M and T).
+    attributes: which of mode, owner, group, xattrs, mtime differ (mtime only if it was asked for).
+    link_of: another path of the same file, which accounts for its content: for A a hard link was
+    made, for D one of several names went, for M the change is listed there too.
+    """
+
+    status: str
+    path: bytes
+    old_path: bytes | None
+    old: Node | None
+    new: Node | None
+    modified: bool
+    attributes: tuple[str, ...] = ()
+    link_of: bytes | None = None
+
+    @property
+    def node(self) -> Node:
+        """The file as it is in the new state, in the old one if it was deleted."""
+        node = self.new or self.old
+        assert node is not None
+        return node
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; a byte of a name that is not UTF-8 becomes a lone surrogate."""
+        return {
+            "status": self.status,
+            "path": os.fsdecode(self.path) or ".",
+            "old_path": None if self.old_path is None else os.fsdecode(self.old_path),
+            "type": self.node.kind,
+            "modified": self.modified,
+            "attributes": list(self.attributes),
+            "link_of": None if self.link_of is None else os.fsdecode(self.link_of),
+            "old": self.old.to_json() if self.old else None,
+            "new": self.new.to_json() if self.new else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """How much a change changed.
+
+    added, removed: lines; None when it is not text or too large to be compared by line.
+    old_size, new_size: bytes of content, 0 where there is none.
+    """
+
+    added: int | None
+    removed: int | None
+    old_size: int
+    new_size: int
+
+    @property
+    def binary(self) -> bool:
+        """Whether only the sizes are known."""
+        return self.added is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "added": self.added,
+            "removed": self.removed,
+            "old_size": self.old_size,
+            "new_size": self.new_size,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """A name that only one of the states has."""
+
+    path: bytes
+    node: Node
+
+
+def diff(
+    workspace: ReadOnly,
+    a: Point,
+    b: Point,
+    paths: Iterable[bytes] = (),
+    *,
+    times: bool = False,
+) -> list[Change]:
+    """What must happen to state `a` to become state `b`, sorted by path.
+
+    paths: only what is at or below these, in either state; relative to the top.
+    times: also report files and directories of which only the mtime differs.
+    A renamed directory is one R; what changed in it is listed at its new path. Added and deleted
+    directories are listed with everything in them. Names of a hard-linked file in base directories
+    that nobody looked into yet are not known, and so not listed.
+    Raises UnknownPathError for a path that neither state has, ContentLostError when an added or
+    deleted base directory cannot be listed any more, DamagedRecordError.
+    """
+    old, new = Tree(workspace, a), Tree(workspace, b)
+    wanted = [_check_path(old, new, path) for path in paths]
+    changes = _Comparison(old, new, times).run()
+    if wanted and b"" not in wanted:
+        changes = _restrict(old, new, changes, wanted)
+    changes.sort(key=lambda change: (change.path, _ORDER.index(change.status)))
+    return changes
+
+
+def count(changes: Iterable[Change]) -> dict[str, int]:
+    """How many changes there are of each status, in words (`STATUSES`)."""
+    counts = dict.fromkeys(STATUSES.values(), 0)
+    for change in changes:
+        counts[STATUSES[change.status]] += 1
+    return counts
+
+
+# -- finding the changes --------------------------------------------------------------------------
+
+
+class _Comparison:
+    """Compares two trees by what was touched between them."""
+
+    def __init__(self, old: Tree, new: Tree, times: bool) -> None:
+        self.old = old
+        self.new = new
+        self.times = times
+        self.changes: list[Change] = []
+        self._gone: dict[bytes, Node] = {}
+        self._made: dict[bytes, Node] = {}
+
+    def run(self) -> list[Change]:
+        touched = touched_between(
+            self.old.reader, self.old.snapshot.lineage, self.new.snapshot.lineage
+        )
+        for parent, name in touched.names:
+            self._compare_name(parent, name)
+        kept = self._kept(touched.inodes)
+        self._match()
+        for before, after, link_of in kept:
+            self._pair(before, after, link_of)
+        return self.changes
+
+    # names
+
+    def _compare_name(self, parent: int, name: bytes) -> None:
+        before = self._there(self.old, parent, name)
+        after = self._there(self.new, parent, name)
+        if before is not None and after is not None and before.ino == after.ino:
+            return
+        if before is not None:
+            _collect(before, self._gone, self.new)
+        if after is not None:
+            _collect(after, self._made, self.old)
+
+    @staticmethod
+    def _there(tree: Tree, parent: int, name: bytes) -> Node | None:
+        above = tree.directory_path(parent)
+        if above is None:
+            return None
+        found = tree.snapshot.lookup(parent, name)
+        return tree.node(found[0], join(above, name)) if found else None
+
+    def _match(self) -> None:
+        """Pair the names that are gone with those that are new; the rest is D and A."""
+        gone, made = self._gone, self._made
+        pairs: list[tuple[Node, Node]] = []
+        leaving: dict[int, list[bytes]] = {}
+        for path in sorted(gone):
+            node = gone[path]
+            twin = made.get(path)
+            if node.ino and twin is not None and twin.ino == node.ino:
+                pairs.append((gone.pop(path), made.pop(path)))
+            elif node.ino:
+                leaving.setdefault(node.ino, []).append(path)
+        renamed: list[tuple[Node, Node]] = []
+        for path in sorted(made):
+            sources = leaving.get(made[path].ino)
+            if sources:
+                renamed.append((gone.pop(sources.pop(0)), made.pop(path)))
+        for path in sorted(made.keys() & gone.keys()):
+            pairs.append((gone.pop(path), made.pop(path)))
+        for before, after in pairs:
+            self._pair(before, after, None)
+        for before, after in renamed:
+            self._renamed(before, after)
+        self._deleted(gone)
+        self._added(made, {after.ino: after.path for _, after in (*pairs, *renamed)})
+
+    def _deleted(self, gone: dict[bytes, Node]) -> None:
+        for path in sorted(gone):
+            node = gone[path]
+            link = None
+            if not node.is_dir and node.ino and node.nlink > 1:
+                left = self.new.names(node.ino)
+                link = left[0][2] if left else None
+            self.changes.append(Change("D", path, None, node, None, True, (), link))
+
+    def _added(self, made: dict[bytes, Node], first: dict[int, bytes]) -> None:
+        for path in sorted(made):
+            node = made[path]
+            link = None
+            if not node.is_dir and node.ino and node.nlink > 1:
+                if node.ino not in first:
+                    others = [p for _, _, p in self.new.names(node.ino) if p not in made]
+                    if others:
+                        first[node.ino] = others[0]
+                link = first.setdefault(node.ino, path)
+                link = None if link == path else link
+            self.changes.append(Change("A", path, None, None, node, True, (), link))
+
+    # inodes
+
+    def _kept(self, touched: set[int]) -> list[tuple[Node, Node, bytes | None]]:
+        """The names that touched inodes have in both states: (old node, new node, first path)."""
+        out: list[tuple[Node, Node, bytes | None]] = []
+        for ino in sorted(touched):
+            if self.old.snapshot.inode(ino) is None or self.new.snapshot.inode(ino) is None:
+                continue
+            if ino == 1:
+                out.append((self.old.root(), self.new.root(), None))
+                continue
+            before = {(parent, name): path for parent, name, path in self.old.names(ino)}
+            first: bytes | None = None
+            for parent, name, path in self.new.names(ino):
+                if (parent, name) in before:
+                    one = self.old.node(ino, before[parent, name])
+                    out.append((one, self.new.node(ino, path), first))
+                    first = first or path
+        return out
+
+    # pairs
+
+    def _pair(self, before: Node, after: Node, link_of: bytes | None) -> None:
+        """Two states of what is the same thing to the user."""
+        old_path = before.path if before.path != after.path else None
+        attributes = self._attributes(before, after)
+        if stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode):
+            status, modified = "T", True
+        else:
+            modified = _modified(before, after)
+            if modified:
+                status = "M"
+            elif attributes:
+                status = "P"
+            else:
+                return
+        self.changes.append(
+            Change(status, after.path, old_path, before, after, modified, attributes, link_of)
+        )
+
+    def _renamed(self, before: Node, after: Node) -> None:
+        self.changes.append(
+            Change(
+                "R",
+                after.path,
+                before.path,
+                before,
+                after,
+                _modified(before, after),
+                self._attributes(before, after),
+            )
+        )
+
+    def _attributes(self, before: Node, after: Node) -> tuple[str, ...]:
+        """Which attributes differ."""
+        out = []
+        if before.permissions != after.permissions:
+            out.append("mode")
+        if before.uid != after.uid:
+            out.append("owner")
+        if before.gid != after.gid:
+            out.append("group")
+        if before.xattrs != after.xattrs:
+            out.append("xattrs")
+        if self.times and before.mtime != after.mtime:
+            out.append("mtime")
+        return tuple(out)
+
+
+def _collect(top: Node, into: dict[bytes, Node], other: Tree) -> None:
+    """A name that only one state has, and everything below it that moved with it.
+
+    The entries of a directory that the other state has too stay entries of it there.
+    """
+    stack = [top]
+    while stack:
+        node = stack.pop()
+        if node.path in into:
+            continue
+        into[node.path] = node
+        if node.is_dir and not (node.ino and other.has(node.ino)):
+            stack.extend(node.entries())
+
+
+def _modified(before: Node, after: Node) -> bool:
+    if before.is_dir:
+        return False
+    try:
+        return not same_content(before, after)
+    except CowfsError:
+        return True  # what cannot be read any more is not known to be the same
+
+
+# -- restricting ----------------------------------------------------------------------------------
+
+
+def _check_path(old: Tree, new: Tree, path: bytes) -> bytes:
+    clean = b"/".join(part for part in path.split(b"/") if part not in (b"", b"."))
+    if clean and new.find(clean) is None and old.find(clean) is None:
+        where = f"{old.point.name} and {new.point.name}"
+        raise UnknownPathError(path=os.fsdecode(clean), where=where)
+    return clean
+
+
+def below(path: bytes, top: bytes) -> bool:
+    """Whether a path is `top` or lies below it."""
+    return path == top or not top or path.startswith(top + b"/")
+
+
+def _restrict(old: Tree, new: Tree, changes: list[Change], wanted: list[bytes]) -> list[Change]:
+    out = [
+        change
+        for change in changes
+        if any(
+            below(change.path, top) or (change.old_path is not None and below(change.old_path, top))
+            for top in wanted
+        )
+    ]
+    listed = {change.path for change in out}
+    for change in changes:
+        # What was asked for may lie inside a renamed directory: then it was renamed with it.
+        if change.status != "R" or not change.node.is_dir:
+            continue
+        assert change.old_path is not None
+        for top in wanted:
+            for place in (change.path, change.old_path):
+                if place == top or not below(top, place):
+                    continue
+                rest = top[len(place) :]
+                before, after = old.find(change.old_path + rest), new.find(change.path + rest)
+                if before is None or after is None or before.ino != after.ino:
+                    continue
+                if after.path not in listed:
+                    listed.add(after.path)
+                    modified = _modified(before, after)
+                    out.append(Change("R", after.path, before.path, before, after, modified))
+    return out
+
+
+# -- how much -------------------------------------------------------------------------------------
+
+TEXT_LIMIT = 8 << 20
+"""Files larger than this (bytes) are not compared by line."""
+
+
+def stat_of(change: Change) -> Stat:
+    """Lines and bytes of one change. A link or a renamed file without changes counts nothing."""
+    old, new = _counted(change.old), _counted(change.new)
+    if change.link_of is not None or not change.modified:
+        return Stat(0, 0, _size(change.old), _size(change.new))
+    before, after = _text(old), _text(new)
+    if before is None or after is None:
+        return Stat(None, None, _size(change.old), _size(change.new))
+    added, removed = patching.count_lines(before, after)
+    return Stat(added, removed, _size(change.old), _size(change.new))
+
+
+def _counted(node: Node | None) -> Node | None:
+    return node if node is not None and (node.is_file or node.is_symlink) else None
+
+
+def _size(node: Node | None) -> int:
+    return node.size if node is not None and (node.is_file or node.is_symlink) else 0
+
+
+def _text(node: Node | None) -> bytes | None:
+    """The content if it is text, None when it is not or cannot be read."""
+    if node is None:
+        return b""
+    if node.is_symlink:
+        return node.target
+    if node.size > TEXT_LIMIT:
+        return None
+    try:
+        data = node.read()
+    except CowfsError:
+        return None
+    return None if patching.is_binary(data) else data
+
+
+# -- as a patch -----------------------------------------------------------------------------------
+
+BINARY_LIMIT = 64 << 20
+"""Binary files larger than this (bytes) are only named in a patch."""
+
+Omitted = Callable[[bytes, str], None]
+
+
+def patch(
+    workspace: ReadOnly,
+    a: Point,
+    b: Point,
+    changes: Sequence[Change],
+    *,
+    omitted: Omitted = lambda path, why: None,
+) -> Iterator[bytes]:
+    """The changes as a git-style patch, file by file.
+
+    `git apply` makes state `b` of state `a` with it; so does `patch -p1` as far as text files go.
+    omitted: called with a path and the reason for each change that a patch cannot carry:
+    directories, special files, owners, permissions other than the executable bit, extended
+    attributes, files that are too large or cannot be read.
+    """
+    raise NotImplementedError
