@@ -16,6 +16,7 @@ from cowfs.errors import UsageError
 from cowfs.format import records
 from cowfs.service import restore as restoring
 from cowfs.service import status as reporting
+from cowfs.service.apply import apply
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import commit
 from cowfs.service.restore import Restored
@@ -41,6 +42,7 @@ class Methods:
             "undo": self.undo,
             "redo": self.redo,
             "flush": self.flush,
+            "apply": self.apply,
             "unmount": self.unmount,
         }
 
@@ -95,12 +97,23 @@ class Methods:
         request.reply_fd = self._daemon.base_fd
         return {"head_epoch": self._engine.volume.main.head}
 
+    def apply(self, request: Request) -> Any:
+        """Params: dry_run. Result: counts and problems. Progress: phase, done, total, path."""
+        with self._operation:
+            return apply(
+                self._engine,
+                request.author,
+                request.progress,
+                dry_run=bool(request.params.get("dry_run")),
+            ).to_json()
+
     def unmount(self, request: Request) -> Any:
         """Params: force, apply. The daemon ends after the answer."""
         with self._operation:
             return self._daemon.unmount(
                 force=bool(request.params.get("force")),
-                apply=bool(request.params.get("apply")),
+                apply_head=bool(request.params.get("apply")),
+                author=request.author,
                 progress=request.progress,
             )
 

@@ -30,8 +30,11 @@ from cowfs.daemon.walker import Walker
 from cowfs.errors import BusyError, CowfsError, FuseUnavailableError, UnmountFailedError
 from cowfs.mount.kernel import Kernel
 from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
-from cowfs.service.engine import commit
+from cowfs.service.apply import apply, unfinished
+from cowfs.service.engine import LocalEngine, commit
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
+from cowfs.volume.history import Author
+from cowfs.volume.volume import Volume
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class Daemon:
         self.base_fd = open_base(config.base)
         self.volume = open_for_writing(store, config.base, self.base_fd)
         try:
+            finish_apply(self.volume)
             write_description(store, Description(config.base, config.mountpoint))
             self.loop = Loop(self.volume, config.mountpoint, mount_options(config))
             try:
@@ -83,6 +87,7 @@ class Daemon:
         self._pid_file = store / "daemon.pid"
         self._pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
         self._server = ControlServer(store, Methods(self).table())
+        self._apply_last: Author | None = None
         self._stop = threading.Event()
         self._busy = threading.Event()
         self._walker = Walker(self.engine, self._busy)
@@ -108,6 +113,9 @@ class Daemon:
         self._walker.stop()
         timer.join()
         unmount_kernel(unmount=False)
+        if self._apply_last is not None:
+            # What came between the apply and the end of the mount; nearly always nothing.
+            apply(LocalEngine(self.volume), self._apply_last, lambda **_: None)
         self.volume.close()
         self._pid_file.unlink(missing_ok=True)
         os.close(self.base_fd)
@@ -139,13 +147,18 @@ class Daemon:
 
     def _leave(self) -> None:
         try:
-            self.unmount(force=True, apply=False, progress=lambda **_: None)
+            self.unmount(force=True, apply_head=False, author=Author(), progress=lambda **_: None)
         except (CowfsError, OSError, LoopEndedError) as error:
             log.error("unmounting after a signal: %s", error)
             self.loop.stop()
 
-    def unmount(self, *, force: bool, apply: bool, progress: Callable[..., None]) -> dict[str, Any]:
-        """Unmount; the process ends soon after. Raises BusyError, UnmountFailedError."""
+    def unmount(
+        self, *, force: bool, apply_head: bool, author: Author, progress: Callable[..., None]
+    ) -> dict[str, Any]:
+        """Unmount, writing the head to the base first if asked to; the process ends soon after.
+
+        Raises BusyError, ApplyConflictError, UnmountFailedError: the mount then goes on.
+        """
         mountpoint = self.config.mountpoint
         held = holders(mountpoint)
         if held and not force:
@@ -153,6 +166,8 @@ class Daemon:
         self.kernel.flush()
         commit(self.engine)
         applied: dict[str, Any] | None = None
+        if apply_head:
+            applied = apply(self.engine, author, progress).to_json()
         try:
             kernel_unmount(mountpoint, lazy=force)
         except OSError as error:
@@ -160,9 +175,18 @@ class Daemon:
                 names = describe(holders(mountpoint)) or "a process that cannot be seen"
                 raise BusyError(path=mountpoint, holders=names, pids=[]) from None
             raise UnmountFailedError(path=mountpoint, detail=str(error)) from None
+        self._apply_last = author if apply_head else None
         if force:
             self.loop.stop()
         return {"mountpoint": mountpoint, "applied": applied, "pid": os.getpid()}
+
+
+def finish_apply(volume: Volume) -> None:
+    """An apply that a crash interrupted is finished before anything else (contract 6)."""
+    engine = LocalEngine(volume)
+    if unfinished(engine) is not None:
+        log.info("finishing an interrupted apply")
+        apply(engine, Author(), lambda **_: None)
 
 
 def kernel_unmount(mountpoint: str, *, lazy: bool) -> None:
@@ -196,7 +220,7 @@ def check_fuse() -> None:
     if not os.path.exists("/dev/fuse"):
         raise FuseUnavailableError(
             detail="there is no /dev/fuse",
-            advice="Load the module (`modprobe fuse`); in a container start it with --device /dev/fuse.",
+            advice="Load it (`modprobe fuse`); start a container with --device /dev/fuse.",
         )
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         raise FuseUnavailableError(

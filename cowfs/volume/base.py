@@ -14,6 +14,8 @@ import stat
 from collections import OrderedDict
 from typing import NamedTuple
 
+STAGING = b".cowfs-apply"
+"""Directory in the base where `apply` keeps moved and new things until they are in place."""
 _OPEN_FILES = 128
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -29,6 +31,12 @@ class BaseEntry(NamedTuple):
 
 
 Fingerprint = tuple[int, int, int, int, int]
+
+
+def same_file(st: os.stat_result, seen: Fingerprint) -> bool:
+    """Whether nobody wrote or replaced a file since. ctime is left out: a link or a rename changes
+    it, and the caller may have made those itself."""
+    return fingerprint(st)[:4] == seen[:4]
 
 
 def fingerprint(st: os.stat_result) -> Fingerprint:
@@ -62,6 +70,8 @@ class Base:
             out = []
             with os.scandir(fd) as entries:
                 for entry in entries:
+                    if not path and os.fsencode(entry.name) == STAGING:
+                        continue
                     try:
                         st = entry.stat(follow_symlinks=False)
                         out.append(_entry(fd, os.fsencode(entry.name), st))

@@ -236,27 +236,27 @@ def _shorten(view: View, inode: Inode, size: int) -> None:
     inode.base_size = min(inode.base_size, size)
 
 
-def seal(view: View, content: int) -> bool:
-    """Read a content's base file into the store at epoch 0; True when it is sealed now.
+def seal(view: View, content: int, first: int = 0, count: int = 1 << 48) -> int | None:
+    """Read `count` blocks of a content's base file, from block `first`, into the store at epoch 0.
 
-    Nothing outside can damage the history of a sealed content any more.
+    Returns the block to go on with, None when the content is sealed: nothing outside can damage
+    its history any more. Raises PosixError(EIO) when the base lost it.
     """
     importer = view.volume.importer
     origin = importer.origin(content)
     if origin is None or origin.state == records.ORIGIN_DONE:
-        return True
-    if origin.state == records.ORIGIN_LOST:
-        return False
+        return None
     entry = importer.base_entry(origin.parent, origin.name)
-    if entry is None:
-        return False
+    if entry is None or origin.state == records.ORIGIN_LOST:
+        raise PosixError(errno.EIO)
     group, size = view.volume.extra, entry.size
-    for number in range((size + BLOCK_SIZE - 1) // BLOCK_SIZE):
-        try:
-            data = _base_block(view, content, size, number)
-        except PosixError:
-            return False
+    blocks = (size + BLOCK_SIZE - 1) // BLOCK_SIZE
+    stop = min(blocks, first + count)
+    for number in range(first, stop):
+        data = _base_block(view, content, size, number)
         group.blocks.append((content, number, data, 0, 0))
         group.size += len(data) if data else 0
+    if stop < blocks:
+        return stop
     importer.set_origin(content, records.ORIGIN_DONE, origin.parent, origin.name)
-    return True
+    return None

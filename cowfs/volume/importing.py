@@ -16,10 +16,12 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from typing import TYPE_CHECKING
 
 from cowfs.format import keys, records
+from cowfs.store.snapshot import Snapshot
 from cowfs.volume.base import BaseEntry, Fingerprint, fingerprint
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
@@ -277,6 +279,18 @@ class Importer:
         self._fresh_base.clear()
         self._hardlinks.clear()
 
+    def moved(
+        self, record: records.BaseRecord, parent: int, name: bytes, st: os.stat_result
+    ) -> None:
+        """`apply` moved something within the base: its content is found at the new place."""
+        thing = record.ino if record.kind == _DIRECTORY else record.content
+        origin = self.origin(thing) if thing else None
+        if origin is None:
+            return
+        self.set_origin(thing, origin.state, parent, name)
+        entry = BaseEntry(name, st, b"", {})
+        self.set_base(parent, name, base_record(entry, record.ino, record.content))
+
     # -- changes from outside -------------------------------------------------------------------
 
     def check_directory(self, view: View, inode: Inode) -> None:
@@ -352,12 +366,15 @@ class Importer:
         if packed is None or packed >> 4 != record.ino:
             return
         child = view.inode(record.ino)
-        if child.is_file and not self._from_base(child, record.content):
+        if child.is_dir:
+            if not self._remove_tree(view, child):
+                detail = "removed outside; what the workspace changed in it stays"
+                self._report("conflict", path, name, detail)
+                return
+            inode.nlink -= 1
+        elif not self._unchanged(view, child):
             self._report("conflict", path, name, "removed outside; the workspace's version stays")
             return
-        if child.is_dir:
-            self._remove_tree(view, child)
-            inode.nlink -= 1
         view.drop_name(inode, name, child)
         if child.is_dir or child.nlink <= 1:
             view.remove_inode(child)
@@ -367,8 +384,10 @@ class Importer:
         view.mark(inode)
         self._report("external", path, name, "removed outside, adopted")
 
-    def _remove_tree(self, view: View, directory: Inode) -> None:
-        """Take everything below a directory out of the view (its base is gone)."""
+    def _remove_tree(self, view: View, directory: Inode) -> bool:
+        """Take a directory's content out of the view, its base is gone; False when something that
+        the workspace changed had to stay."""
+        whole = True
         if directory.entries is None:
             origin = self.origin(directory.ino)
             if origin is not None and origin.state == records.ORIGIN_UNLISTED:
@@ -381,19 +400,32 @@ class Importer:
         for name, packed in list(directory.entries.items()):
             child = view.inode(packed >> 4)
             if child.is_dir:
-                self._remove_tree(view, child)
+                if not self._remove_tree(view, child):
+                    whole = False
+                    continue
+                directory.nlink -= 1
+            elif not self._unchanged(view, child):
+                whole = False
+                continue
             elif child.is_file and child.content:
                 self.lose(child.content)
             view.drop_name(directory, name, child)
+            view.mark(directory)
             if child.is_dir or child.nlink <= 1:
                 view.remove_inode(child)
             else:
                 child.nlink -= 1
                 view.mark(child)
+        return whole
 
-    def _from_base(self, child: Inode, content: int) -> bool:
-        """Whether a file still is what the base had: no block of it was written here."""
-        return child.content == content and not child.blocks and not child.inflight
+    def _unchanged(self, view: View, child: Inode) -> bool:
+        """Whether the workspace shows the same version of an inode as the base did last."""
+        if child.dirty or child.pending:
+            return False
+        reader = self._volume.reader
+        applied = Snapshot(reader, reader.lineage(self._volume.branch.applied))
+        key = keys.pack_id(child.ino)
+        return applied.newest("inode", key) == view.snapshot.newest("inode", key)
 
     def _adopt_change(
         self, view: View, inode: Inode, path: bytes, entry: BaseEntry, record: records.BaseRecord
@@ -404,7 +436,7 @@ class Importer:
             self._shadow(inode, entry)
             return
         child = view.inode(record.ino)
-        if child.is_file and not self._from_base(child, record.content):
+        if not self._unchanged(view, child):
             self._shadow(inode, entry)
             self._report("conflict", path, entry.name, "changed outside; the workspace's one stays")
             return

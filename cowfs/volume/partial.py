@@ -249,8 +249,7 @@ class _Editor:
     def _copy(self, ino: int, record: records.InodeRecord) -> Inode:
         """A new inode with the old state's content, extent by extent."""
         view = self.view
-        if record.base_size:
-            data.seal(view, record.content)
+        if record.base_size and data.seal(view, record.content) is None:
             self._commit_seal()
         inode = view.add_inode(record)
         inode.atime, inode.mtime, inode.ctime = record.atime, record.mtime, record.ctime

@@ -1,0 +1,254 @@
+"""Apply: make the base directory what the workspace shows (contract 6).
+
+What is written is the difference between the epoch that the base shows (`applied` of the branch)
+and a sealed epoch of the head, so the cost is that of the changes. The order keeps everything safe
+at every moment:
+
+1. Base files that will be overwritten or deleted are sealed into the store and committed. A file
+   that somebody changed there meanwhile is saved too, as the checkpoint "external".
+2. `applying` is committed with the epoch that is applied: a crash from here on is finished by the
+   next start.
+3. Names that go or move: moved things wait in a staging directory inside the base.
+4. Names that come; files are written in the staging directory and renamed into place.
+5. Contents, attributes, directory times; syncfs(2).
+6. The base's fingerprints and `applied` are committed, and `applying` is removed.
+
+Every step looks at what is there and does only what is missing, so it can be repeated. Directories
+are reached component by component without following symbolic links.
+
+Threading: for the threads that an `Engine` is for; one apply at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cowfs.errors import ApplyConflictError
+from cowfs.format import keys, records
+from cowfs.service.applying import Executor, Mover, Plan, make_plan, staging_place
+from cowfs.service.checkpoint import checkpoint
+from cowfs.service.engine import Engine, commit
+from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.volume import data
+from cowfs.volume.history import Author
+from cowfs.volume.posix import PosixError
+
+Progress = Callable[..., None]
+"""Called with done, total and path."""
+
+_SEAL_BYTES = 32 << 20
+_SEAL_BLOCKS = 256
+
+
+@dataclass(slots=True)
+class Applied:
+    """What an apply did (or would do). problems: what could not be done exactly, per path."""
+
+    epoch: int
+    created: int = 0
+    written: int = 0
+    deleted: int = 0
+    moved: int = 0
+    attributes: int = 0
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for answers."""
+        return {
+            "epoch": self.epoch,
+            "created": self.created,
+            "written": self.written,
+            "deleted": self.deleted,
+            "moved": self.moved,
+            "attributes": self.attributes,
+            "problems": self.problems,
+        }
+
+
+def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool = False) -> Applied:
+    """Write the head's changes into the base. Raises ApplyConflictError, StoreFullError.
+
+    With `dry_run` nothing is written or sealed; the counts say what would be done.
+    """
+    volume = engine.volume
+    if volume.base is None:
+        raise ApplyConflictError(path="", detail="the base directory is not there")
+    engine.flush()
+    commit(engine)
+    resumed = unfinished(engine)
+    if resumed is None and not dry_run:
+        _adopt_external(engine)
+        epoch = _seal_head(engine, author)
+    else:
+        epoch = resumed if resumed is not None else volume.main.head
+    with Reader(volume.store) as reader:
+        before = Snapshot(reader, reader.lineage(volume.branch.applied))
+        after = Snapshot(reader, reader.lineage(epoch))
+        plan = make_plan(before, after)
+        result = Applied(
+            epoch,
+            created=len(plan.created),
+            written=len(plan.rewritten),
+            deleted=len(plan.deleted),
+            moved=len(plan.moved),
+            attributes=len(plan.touched) - len(plan.created) - len(plan.rewritten),
+        )
+        result.attributes = max(0, result.attributes)
+        if dry_run:
+            return result
+    if plan.empty:
+        _finish(engine, plan, epoch, {})
+        return result
+    _save_old_content(engine, plan, progress)
+    _set_applying(engine, epoch)
+    with Reader(volume.store) as reader:
+        before = Snapshot(reader, reader.lineage(volume.branch.applied))
+        after = Snapshot(reader, reader.lineage(epoch))
+        executor = Executor(volume.base, before, after, plan, progress, _mover(engine))
+        try:
+            found = executor.run()
+        except OSError as error:
+            path = os.fsdecode(executor.current)
+            raise ApplyConflictError(
+                path=path or ".", detail=f"{path or '.'}: {error.strerror}"
+            ) from None
+        result.problems = executor.problems
+    _syncfs(volume.base.fd)
+    _finish(engine, plan, epoch, found)
+    return result
+
+
+def unfinished(engine: Engine) -> int | None:
+    """The epoch of an apply that a crash interrupted, None when there is none."""
+    value = engine.call(lambda: engine.volume.reader.get("meta", b"applying"))
+    return keys.unpack_id(value) if value else None
+
+
+def _adopt_external(engine: Engine) -> None:
+    """Look at the base directories that will be written: what was changed there is adopted."""
+    volume = engine.volume
+
+    def look() -> None:
+        reader = volume.reader
+        before = Snapshot(reader, reader.lineage(volume.branch.applied))
+        for ino in make_plan(before, volume.main.snapshot).directories:
+            try:
+                volume.main.directory(ino)
+            except PosixError:
+                continue
+
+    engine.call(look)
+    commit(engine)
+
+
+def _seal_head(engine: Engine, author: Author) -> int:
+    """A sealed epoch that shows the head: a checkpoint, unless the last one shows it already."""
+    volume = engine.volume
+
+    def unchanged() -> int | None:
+        head = volume.main.head
+        if volume.dirty or next(volume.reader.scan("change", keys.pack_id(head)), None):
+            return None
+        return volume.open_epoch.parent
+
+    epoch = engine.call(unchanged)
+    if epoch is not None:
+        return epoch
+    record = checkpoint(engine, author, message="applied to the directory", kind="apply")
+    return record.epoch
+
+
+def _save_old_content(engine: Engine, plan: Plan, progress: Progress) -> None:
+    """Seal what will be overwritten or deleted; commit in portions, so memory stays bounded."""
+    volume = engine.volume
+    total = len(plan.contents_to_seal)
+    for done, content in enumerate(plan.contents_to_seal, start=1):
+        seal_content(engine, content)
+        if volume.extra.size >= _SEAL_BYTES:
+            commit(engine)
+        if done % 50 == 0 or done == total:
+            progress(phase="save", done=done, total=total, path="")
+    commit(engine)
+
+
+def seal_content(engine: Engine, content: int) -> bool:
+    """Seal one content in portions of bounded memory; False when the base lost it."""
+    volume = engine.volume
+    at: int | None = 0
+    while at is not None:
+        first = at
+        try:
+            at = engine.call(lambda: data.seal(volume.main, content, first, _SEAL_BLOCKS))  # noqa: B023
+        except PosixError:
+            return False
+        if at is not None:
+            commit(engine)
+    return True
+
+
+def _set_applying(engine: Engine, epoch: int) -> None:
+    volume = engine.volume
+    engine.call(lambda: volume.extra.put("meta", b"applying", keys.pack_id(epoch)))
+    commit(engine)
+
+
+def _mover(engine: Engine) -> Mover:
+    """Moves things in the base in the owner's thread, so that no read meets them half-way."""
+
+    def move(
+        rename: Callable[[], os.stat_result], record: records.BaseRecord, parent: int, name: bytes
+    ) -> None:
+        def run() -> None:
+            engine.volume.importer.moved(record, parent, name, rename())
+
+        engine.call(run)
+
+    return move
+
+
+def _finish(
+    engine: Engine,
+    plan: Plan,
+    epoch: int,
+    found: dict[tuple[int, bytes], records.BaseRecord],
+) -> None:
+    """The base shows `epoch` from now on: new fingerprints, new places."""
+    volume = engine.volume
+
+    def finish() -> None:
+        importer = volume.importer
+        for parent, name in plan.gone_names:
+            if (parent, name) not in found:
+                importer.forget_base(parent, name)
+        for ino in plan.moved:
+            importer.forget_base(*staging_place(ino))
+        for (parent, name), record in found.items():
+            importer.set_base(parent, name, record)
+            thing = record.ino if record.kind == records.kind_of(0o040000) else record.content
+            origin = importer.origin(thing) if thing else None
+            if record.kind == records.kind_of(0o040000) and origin is None:
+                importer.set_origin(thing, records.ORIGIN_DONE, parent, name)
+            elif origin is not None and (origin.parent, origin.name) != (parent, name):
+                importer.set_origin(thing, origin.state, parent, name)
+        if volume.base is not None:
+            volume.base.forget()
+        branch = volume.branch
+        volume.branch = records.BranchRecord(
+            branch.name, branch.head, branch.undo, branch.redo, epoch
+        )
+        volume.put_branch()
+        volume.extra.deletes.append(("meta", b"applying"))
+
+    engine.call(finish)
+    commit(engine)
+
+
+def _syncfs(fd: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        raise ApplyConflictError(path=".", detail=f"cannot sync: {os.strerror(code)}")

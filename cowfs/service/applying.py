@@ -1,0 +1,530 @@
+"""The plan and the execution of an apply: from one sealed state to another in a real directory.
+
+Threading: a plan is data; an `Executor` belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from cowfs.format import keys, records
+from cowfs.store.snapshot import Snapshot
+from cowfs.tree.changes import differing, same_content
+from cowfs.types import BLOCK_SIZE
+from cowfs.volume.base import STAGING, Base, BaseEntry, read_xattrs, same_file
+from cowfs.volume.importing import base_record, recorded_fingerprint
+
+Name = tuple[int, bytes]
+Mover = Callable[[Callable[[], os.stat_result], records.BaseRecord, int, bytes], None]
+"""Runs a rename that returns the lstat afterwards, and records the new place (parent, name)."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What has to change. Names are (directory inode, name).
+
+    gone_names, new_names: name to inode. touched: inodes whose attributes or content may differ.
+    rewritten: files with other content under a name that stays or moves. created, deleted, moved:
+    inodes. directories: those of the new state whose entries change.
+    """
+
+    gone_names: dict[Name, int] = field(default_factory=dict)
+    new_names: dict[Name, int] = field(default_factory=dict)
+    touched: set[int] = field(default_factory=set)
+    rewritten: set[int] = field(default_factory=set)
+    created: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
+    moved: set[int] = field(default_factory=set)
+    directories: set[int] = field(default_factory=set)
+    contents_to_seal: list[int] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.gone_names or self.new_names or self.touched)
+
+
+def make_plan(before: Snapshot, after: Snapshot) -> Plan:
+    """The difference between what the base shows and what it shall show."""
+    plan = Plan()
+    touched = differing(before, after)
+    for name in touched.names:
+        old, new = before.lookup(*name), after.lookup(*name)
+        if old is not None:
+            plan.gone_names[name] = old[0]
+        if new is not None:
+            plan.new_names[name] = new[0]
+        plan.directories.add(name[0])
+    inodes = touched.inodes | set(plan.gone_names.values()) | set(plan.new_names.values())
+    for ino in inodes:
+        old_record, new_record = before.inode(ino), after.inode(ino)
+        if new_record is None:
+            plan.deleted.add(ino)
+        elif old_record is None:
+            plan.created.add(ino)
+            plan.touched.add(ino)
+        else:
+            plan.touched.add(ino)
+            if stat.S_ISREG(new_record.mode) and not same_content(before, after, ino):
+                plan.rewritten.add(ino)
+    plan.moved = set(plan.gone_names.values()) & set(plan.new_names.values())
+    plan.directories = {ino for ino in plan.directories if after.inode(ino) is not None}
+    for ino in sorted(plan.rewritten | plan.deleted):
+        record = before.inode(ino)
+        if record is None or not stat.S_ISREG(record.mode):
+            continue
+        origin = before.reader.get("origin", keys.pack_id(record.content))
+        if origin is not None and records.unpack_origin(origin).state == records.ORIGIN_UNLISTED:
+            plan.contents_to_seal.append(record.content)
+    return plan
+
+
+class Executor:
+    """Carries a plan out. Every step does only what is not done yet.
+
+    problems: {"path", "detail"} of what could not be done exactly. current: the path at work.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        before: Snapshot,
+        after: Snapshot,
+        plan: Plan,
+        progress: Callable[..., None],
+        move: Mover,
+    ) -> None:
+        self._base = base
+        self._move = move
+        self._before = before
+        self._after = after
+        self._plan = plan
+        self._progress = progress
+        self._total = (
+            len(plan.gone_names) + len(plan.new_names) + len(plan.rewritten) + len(plan.touched)
+        )
+        self._done = 0
+        self._staging = -1
+        self.current = b""
+        self.problems: list[dict[str, str]] = []
+
+    def run(self) -> dict[Name, records.BaseRecord]:
+        """Do it; returns what now lies under every name that was looked at. Raises OSError."""
+        self._staging = self._open_staging()
+        try:
+            for path, name, ino in self._sorted(self._before, self._plan.gone_names, deepest=True):
+                self._step(path)
+                self._take_away(path, name, ino)
+            for path, name, ino in self._sorted(self._after, self._plan.new_names, deepest=False):
+                self._step(path)
+                self._put_in_place(path, name, ino)
+            for ino in sorted(self._plan.rewritten):
+                self._step(b"")
+                self._rewrite(ino)
+            self._set_attributes()
+            self._close_staging()
+        finally:
+            os.close(self._staging)
+        return self._look()
+
+    # -- walking ------------------------------------------------------------------------------
+
+    def _step(self, path: bytes) -> None:
+        self.current = path
+        self._done += 1
+        if self._done % 64 == 0 or self._done == self._total:
+            text = path.decode("utf-8", "surrogateescape")
+            self._progress(phase="apply", done=self._done, total=self._total, path=text)
+
+    def _problem(self, path: bytes, detail: str) -> None:
+        self.problems.append({"path": path.decode("utf-8", "surrogateescape"), "detail": detail})
+
+    @staticmethod
+    def _sorted(
+        snapshot: Snapshot, names: dict[Name, int], *, deepest: bool
+    ) -> list[tuple[bytes, Name, int]]:
+        rows = []
+        for name, ino in names.items():
+            above = snapshot.directory_path(name[0])
+            if above is not None:
+                rows.append((above + b"/" + name[1] if above else name[1], name, ino))
+        rows.sort(key=lambda row: (row[0].count(b"/"), row[0]), reverse=deepest)
+        return rows
+
+    @contextlib.contextmanager
+    def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """(descriptor of the directory, name)."""
+        directory, _, name = path.rpartition(b"/")
+        fd = self._base.open_directory(directory)
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)
+
+    def _lstat(self, path: bytes) -> os.stat_result | None:
+        try:
+            with self._parent(path) as (fd, name):
+                return os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    # -- names that go ------------------------------------------------------------------------
+
+    def _known(self, name: Name) -> records.BaseRecord | None:
+        """What the base had under a name when it was last looked at."""
+        value = self._before.reader.get("base", keys.base_key(*name))
+        return records.unpack_base(value) if value else None
+
+    def _take_away(self, path: bytes, name: Name, ino: int) -> None:
+        """A name goes or will mean something else. A file that is replaced by a file keeps its
+        name until the new one is renamed over it."""
+        st, record = self._lstat(path), self._known(name)
+        if st is None or record is None or (st.st_dev, st.st_ino) != (record.dev, record.st_ino):
+            return  # done by an interrupted run, or made by somebody else
+        is_dir = stat.S_ISDIR(st.st_mode)
+        if record.ino != ino or not (is_dir or same_file(st, recorded_fingerprint(record))):
+            if name not in self._plan.new_names:
+                self._problem(path, "not removed: it was changed outside")
+            return
+        after = self._plan.new_names.get(name)
+        replaced = after is not None and not is_dir and not self._is_dir_after(after)
+        with self._parent(path) as (fd, last):
+            if ino in self._plan.moved and not self._staged(ino):
+                self._stage(fd, last, ino, record, is_dir)
+            elif is_dir:
+                self._remove_directory(fd, last, path)
+            if not is_dir and not replaced:
+                os.unlink(last, dir_fd=fd)
+
+    def _is_dir_after(self, ino: int) -> bool:
+        record = self._after.inode(ino)
+        return record is not None and stat.S_ISDIR(record.mode)
+
+    def _stage(
+        self, fd: int, name: bytes, ino: int, record: records.BaseRecord, is_dir: bool
+    ) -> None:
+        """Directories are renamed into the staging directory, files get a link there."""
+        staged = _staged_name(ino)
+
+        def move() -> os.stat_result:
+            if is_dir:
+                os.rename(name, staged, src_dir_fd=fd, dst_dir_fd=self._staging)
+            else:
+                os.link(
+                    name, staged, src_dir_fd=fd, dst_dir_fd=self._staging, follow_symlinks=False
+                )
+            return os.stat(staged, dir_fd=self._staging, follow_symlinks=False)
+
+        self._move(move, record, *staging_place(ino))
+
+    def _remove_directory(self, fd: int, name: bytes, path: bytes) -> None:
+        try:
+            os.rmdir(name, dir_fd=fd)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            self._problem(path, "not removed: it holds things that were made outside")
+
+    def _staged(self, ino: int) -> bool:
+        return _exists(self._staging, _staged_name(ino))
+
+    # -- names that come ----------------------------------------------------------------------
+
+    def _put_in_place(self, path: bytes, name: Name, ino: int) -> None:
+        record = self._after.inode(ino)
+        assert record is not None
+        st = self._lstat(path)
+        if st is not None:
+            if self._is_right(path, st, ino, record):
+                return
+            if not self._replaceable(st, name):
+                self._move_aside(path)
+        with self._parent(path) as (fd, last):
+            if self._staged(ino):
+                self._place_staged(fd, last, name, ino)
+            elif stat.S_ISDIR(record.mode):
+                os.mkdir(last, 0o700, dir_fd=fd)
+            elif self._make(path, ino, record):
+                os.rename(_staged_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
+
+    def _replaceable(self, st: os.stat_result, name: Name) -> bool:
+        """Whether what lies there is the old file, whose content is in the store."""
+        record, old = self._known(name), self._plan.gone_names.get(name)
+        return (
+            record is not None
+            and record.ino == old
+            and not stat.S_ISDIR(st.st_mode)
+            and same_file(st, recorded_fingerprint(record))
+        )
+
+    def _place_staged(self, fd: int, last: bytes, name: Name, ino: int) -> None:
+        """Move a staged thing to its new name; a file with further names keeps its link there."""
+        staged = _staged_name(ino)
+        more = sum(1 for other in self._plan.new_names.values() if other == ino) > 1
+        st = os.stat(staged, dir_fd=self._staging, follow_symlinks=False)
+        after = self._after.inode(ino)
+        content = after.content if after and stat.S_ISREG(after.mode) else 0
+        record = base_record(BaseEntry(name[1], st, b"", {}), ino, content)
+
+        def move() -> os.stat_result:
+            source = staged
+            if more and not stat.S_ISDIR(st.st_mode):
+                source = staged + b".link"
+                os.link(
+                    staged,
+                    source,
+                    src_dir_fd=self._staging,
+                    dst_dir_fd=self._staging,
+                    follow_symlinks=False,
+                )
+            os.rename(source, last, src_dir_fd=self._staging, dst_dir_fd=fd)
+            return os.stat(last, dir_fd=fd, follow_symlinks=False)
+
+        self._move(move, record, *name)
+
+    def _is_right(
+        self, path: bytes, st: os.stat_result, ino: int, record: records.InodeRecord
+    ) -> bool:
+        """Whether an earlier, interrupted run put it there already."""
+        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode) or self._staged(ino):
+            return False
+        if stat.S_ISDIR(st.st_mode):
+            return True
+        if stat.S_ISLNK(st.st_mode):
+            with self._parent(path) as (fd, name):
+                return os.readlink(name, dir_fd=fd) == record.target
+        if stat.S_ISREG(st.st_mode):
+            return self._same_bytes(path, st, record)
+        return st.st_rdev == record.rdev
+
+    def _same_bytes(self, path: bytes, st: os.stat_result, record: records.InodeRecord) -> bool:
+        if st.st_size != record.size:
+            return False
+        fd = self._base.open_file(path)
+        try:
+            for offset, wanted in self._content(record):
+                if os.pread(fd, len(wanted), offset) != wanted:
+                    return False
+        finally:
+            os.close(fd)
+        return True
+
+    def _move_aside(self, path: bytes) -> None:
+        """Something that the workspace does not know lies where a name has to come: keep it."""
+        with self._parent(path) as (fd, name):
+            for number in range(1, 1000):
+                aside = name[:200] + b".outside-%d" % number
+                if not _exists(fd, aside):
+                    os.rename(name, aside, src_dir_fd=fd, dst_dir_fd=fd)
+                    kept = aside.decode("utf-8", "surrogateescape")
+                    self._problem(path, f"was made or changed outside; kept as {kept}")
+                    return
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+    def _twin(self, path: bytes, ino: int, record: records.InodeRecord) -> bytes | None:
+        """Another name of a file that is in place already."""
+        if record.nlink < 2:
+            return None
+        for other in self._after.names_of(ino):
+            if other == path:
+                continue
+            st = self._lstat(other)
+            if st is not None and self._is_right(other, st, ino, record):
+                return other
+        return None
+
+    def _make(self, path: bytes, ino: int, record: records.InodeRecord) -> bool:
+        """Make a file, link or special file in the staging directory; False when refused."""
+        mode, staged = record.mode, _staged_name(ino)
+        twin = self._twin(path, ino, record)
+        if twin is not None:
+            with self._parent(twin) as (fd, name):
+                os.link(
+                    name, staged, src_dir_fd=fd, dst_dir_fd=self._staging, follow_symlinks=False
+                )
+        elif stat.S_ISREG(mode):
+            self._write_new(ino, record)
+        elif stat.S_ISLNK(mode):
+            os.symlink(record.target, staged, dir_fd=self._staging)
+        else:
+            try:
+                os.mknod(staged, mode, record.rdev, dir_fd=self._staging)
+            except PermissionError as error:
+                self._problem(path, f"a device cannot be made: {error.strerror}")
+                return False
+        return True
+
+    # -- contents -----------------------------------------------------------------------------
+
+    def _content(self, record: records.InodeRecord) -> Iterator[tuple[int, bytes]]:
+        """(offset, bytes) of everything that is not a hole."""
+        for number in range((record.size + BLOCK_SIZE - 1) // BLOCK_SIZE):
+            offset = number * BLOCK_SIZE
+            digest, counts = self._after.block_source(record.content, number, record.base_size)
+            if digest is None:
+                raise OSError(errno.EIO, "its old content is not in the store")
+            if digest:
+                yield offset, self._after.block(digest)[: min(counts, record.size - offset)]
+
+    def _write_new(self, ino: int, record: records.InodeRecord) -> None:
+        """A file in the staging directory with the content it shall have."""
+        name = _staged_name(ino)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=self._staging)
+        try:
+            for offset, piece in self._content(record):
+                os.pwrite(fd, piece, offset)
+            os.ftruncate(fd, record.size)
+        finally:
+            os.close(fd)
+
+    def _rewrite(self, ino: int) -> None:
+        """Replace a file's content atomically under all its names."""
+        record = self._after.inode(ino)
+        assert record is not None
+        written = False
+        for parent, last in self._after.links(ino):
+            above = self._after.directory_path(parent)
+            if above is None:
+                continue
+            path = self.current = above + b"/" + last if above else last
+            st, known = self._lstat(path), self._known((parent, last))
+            if st is not None:
+                if stat.S_ISREG(st.st_mode) and self._same_bytes(path, st, record):
+                    continue
+                moved = ino in self._plan.moved and (parent, last) in self._plan.new_names
+                ours = known is not None and known.ino == ino
+                if not moved and not (
+                    known and ours and same_file(st, recorded_fingerprint(known))
+                ):
+                    self._move_aside(path)
+            if not written:
+                self._write_new(ino, record)
+                written = True
+            with self._parent(path) as (fd, name):
+                copy = _staged_name(ino) + b".link"
+                os.link(_staged_name(ino), copy, src_dir_fd=self._staging, dst_dir_fd=self._staging)
+                os.rename(copy, name, src_dir_fd=self._staging, dst_dir_fd=fd)
+            self._plan.directories.add(parent)  # the rename changed its times
+        if written:
+            os.unlink(_staged_name(ino), dir_fd=self._staging)
+
+    # -- attributes ---------------------------------------------------------------------------
+
+    def _set_attributes(self) -> None:
+        """Files first, then directories from the deepest up, since entries change their times."""
+        directories = []
+        for ino in sorted(self._plan.touched):
+            record = self._after.inode(ino)
+            if record is None:
+                continue
+            paths = self._after.names_of(ino) if ino != 1 else [b"."]
+            if not paths:
+                continue
+            if stat.S_ISDIR(record.mode):
+                directories.append((paths[0], ino, record))
+            else:
+                self._step(paths[0])
+                self._set_one(paths[0], ino, record)
+        for ino in self._plan.directories - self._plan.touched:
+            record = self._after.inode(ino)
+            above = self._after.directory_path(ino)
+            if record is not None and above is not None:
+                directories.append((above or b".", ino, record))
+        directories.sort(key=lambda row: row[0].count(b"/") if row[0] != b"." else -1, reverse=True)
+        for path, ino, record in directories:
+            self._step(path)
+            self._set_one(path, ino, record)
+
+    def _set_one(self, path: bytes, ino: int, record: records.InodeRecord) -> None:
+        """Owner, mode, extended attributes, times."""
+        with self._parent(path) as (fd, name):
+            st = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            if (st.st_uid, st.st_gid) != (record.uid, record.gid):
+                try:
+                    os.chown(name, record.uid, record.gid, dir_fd=fd, follow_symlinks=False)
+                except PermissionError:
+                    self._problem(path, f"owner {record.uid}:{record.gid} cannot be set")
+            link = stat.S_ISLNK(record.mode)
+            self._set_xattrs(path, b"/proc/self/fd/%d/%s" % (fd, name), ino)
+            if not link:
+                os.chmod(name, stat.S_IMODE(record.mode), dir_fd=fd)
+            os.utime(name, ns=(record.atime, record.mtime), dir_fd=fd, follow_symlinks=False)
+
+    def _set_xattrs(self, path: bytes, place: bytes, ino: int) -> None:
+        wanted, found = self._after.xattrs(ino), read_xattrs(place)
+        for name in found.keys() - wanted.keys():
+            with contextlib.suppress(OSError):
+                os.removexattr(place, name, follow_symlinks=False)
+        for name, value in wanted.items():
+            if found.get(name) == value:
+                continue
+            try:
+                os.setxattr(place, name, value, follow_symlinks=False)
+            except OSError as error:
+                text = name.decode("utf-8", "surrogateescape")
+                self._problem(path, f"attribute {text} cannot be set: {error.strerror}")
+
+    # -- staging and results ------------------------------------------------------------------
+
+    def _open_staging(self) -> int:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(STAGING, 0o700, dir_fd=self._base.fd)
+        return self._base.open_directory(STAGING)
+
+    def _close_staging(self) -> None:
+        for name in os.listdir(self._staging):
+            number = name.removesuffix(".link")
+            st = os.stat(name, dir_fd=self._staging, follow_symlinks=False)
+            if number.isdigit() and not stat.S_ISDIR(st.st_mode):
+                os.unlink(name, dir_fd=self._staging)  # a link, or an interrupted run's copy
+        try:
+            os.rmdir(STAGING, dir_fd=self._base.fd)
+        except OSError:
+            text = STAGING.decode()
+            self._problem(STAGING, f"{text} holds things that found no place; look at them")
+        record = self._after.inode(1)
+        if record is not None:
+            os.utime(".", ns=(record.atime, record.mtime), dir_fd=self._base.fd)
+
+    def _look(self) -> dict[Name, records.BaseRecord]:
+        """What lies under every name of everything touched, for the base table."""
+        found: dict[Name, records.BaseRecord] = {}
+        inodes = self._plan.touched | self._plan.directories
+        for ino in inodes:
+            record = self._after.inode(ino)
+            if record is None:
+                continue
+            for parent, name in self._after.links(ino):
+                above = self._after.directory_path(parent)
+                if above is None:
+                    continue
+                path = above + b"/" + name if above else name
+                st = self._lstat(path)
+                if st is None or stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
+                    continue
+                content = record.content if stat.S_ISREG(record.mode) else 0
+                entry = BaseEntry(name, st, b"", {})
+                found[(parent, name)] = base_record(entry, ino, content)
+        return found
+
+
+def staging_place(ino: int) -> Name:
+    """Where a staged thing lies, as (parent, name) of the base table."""
+    return 1, STAGING + b"/" + _staged_name(ino)
+
+
+def _staged_name(ino: int) -> bytes:
+    return b"%d" % ino
+
+
+def _exists(fd: int, name: bytes) -> bool:
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
