@@ -1,0 +1,287 @@
+"""Checks of content: blocks (scrub), extents, and blocks that nothing uses.
+
+Threading: owned by the thread that verifies.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import codec, keys, records
+from cowfs.service.verify.history import State
+from cowfs.service.verify.scan import Scan, newest
+from cowfs.store.snapshot import Snapshot
+from cowfs.types import BLOCK_SIZE
+
+_REFERENCES = 64
+"""Decoded reference blocks that are kept, 4 MiB at most."""
+_HITS = 200
+"""Extents of one damaged block whose paths are named."""
+_LAST_BLOCK = ((1 << 63) - 1) // BLOCK_SIZE
+_PREFIX = 8
+
+
+@dataclass(slots=True)
+class Bad:
+    """A block that cannot be read, and the extents that need it."""
+
+    check: str
+    digest: bytes
+    detail: str
+    extents: list[tuple[int, int, int]] = field(default_factory=list)
+    more: int = 0
+
+
+class Used:
+    """Which blocks something refers to, by the first 8 bytes of their hashes.
+
+    Memory: 8 bytes a block. Two blocks with equal first 8 bytes would pass for one another, which
+    could hide one reclaimable block in 2^64.
+    """
+
+    def __init__(self) -> None:
+        self._buckets = [bytearray() for _ in range(256)]
+        self._limits = [1 << 16] * 256
+
+    def add(self, digest: bytes) -> None:
+        bucket = self._buckets[digest[0]]
+        bucket += digest[:_PREFIX]
+        if len(bucket) > self._limits[digest[0]]:
+            whole = sorted(_split(bucket))
+            self._buckets[digest[0]] = bytearray(b"".join(whole))
+            self._limits[digest[0]] = max(1 << 16, 2 * _PREFIX * len(whole))
+
+    def starting_with(self, first: int) -> set[bytes]:
+        """All that begin with one byte."""
+        return _split(self._buckets[first])
+
+
+def _split(bucket: bytearray) -> set[bytes]:
+    return {bytes(bucket[at : at + _PREFIX]) for at in range(0, len(bucket), _PREFIX)}
+
+
+class Blocks:
+    """The passes over the tables `block` and `extent`, in the order scrub, extents, unused."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._used = Used()
+        self._bad: dict[bytes, Bad] = {}
+        self._references: OrderedDict[bytes, bytes] = OrderedDict()
+
+    # -- scrub --------------------------------------------------------------------------------
+
+    def scrub(self) -> None:
+        """Decode every block and compare it with its hash."""
+        for digest, value in self._scan.each("block"):
+            if len(digest) != codec.HASH_SIZE:
+                detail = f"its key has {len(digest)} bytes, not {codec.HASH_SIZE}"
+                self._scan.problem("record", "block", digest.hex(), detail)
+                continue
+            self._scrub(digest, value)
+        self._references.clear()
+
+    def _scrub(self, digest: bytes, value: bytes) -> None:
+        reference = None
+        if len(value) >= codec.HEADER_SIZE and (wanted := codec.delta_reference(value)) is not None:
+            self._used.add(wanted)
+            stored = self._scan.reader.get("block", wanted)
+            if stored is None:
+                detail = f"its reference {wanted.hex()[:12]} is missing"
+                self._found("block-reference", digest, detail)
+                return
+            if stored[:1] == bytes((codec.DELTA,)):
+                detail = f"its reference {wanted.hex()[:12]} is itself a delta"
+                self._found("block-reference", digest, detail)
+                return
+            reference = self._reference(wanted, stored)
+            if reference is None:
+                self._bad[digest] = self._bad[wanted]
+                return
+        try:
+            data = codec.decode_block(value, digest, reference)
+        except DamagedRecordError as error:
+            self._found("block-damaged", digest, error.details["detail"])
+            return
+        if not 0 < len(data) <= BLOCK_SIZE:
+            detail = f"it has {len(data)} bytes; a block has 1 to {BLOCK_SIZE}"
+            self._found("block-damaged", digest, detail)
+
+    def _reference(self, digest: bytes, stored: bytes) -> bytes | None:
+        """A reference block's raw bytes, None (and noted) when it is damaged."""
+        data = self._references.get(digest)
+        if data is not None:
+            self._references.move_to_end(digest)
+            return data
+        try:
+            data = codec.decode_block(stored, digest)
+        except DamagedRecordError as error:
+            self._found("block-damaged", digest, error.details["detail"])
+            return None
+        self._references[digest] = data
+        if len(self._references) > _REFERENCES:
+            self._references.popitem(last=False)
+        return data
+
+    def _found(self, check: str, digest: bytes, detail: str) -> None:
+        self._bad.setdefault(digest, Bad(check, digest, detail))
+
+    # -- extents ------------------------------------------------------------------------------
+
+    def extents(self) -> None:
+        """Every extent points to a block that exists, and its epoch tells of it."""
+        scan = self._scan
+        owner, content, ownerless = 0, -1, 0
+        for key, digest in scan.each("extent"):
+            if len(key) != 24 or len(digest) not in (0, 1, codec.HASH_SIZE):
+                detail = f"its key has {len(key)} bytes, its value {len(digest)}"
+                scan.problem("record", "extent", key.hex(), detail)
+                continue
+            if len(digest) == 1 and digest != records.EXTENT_BASE:
+                scan.problem("record", "extent", key.hex(), f"its value is {digest[0]}")
+                continue
+            if keys.unpack_id(key) != content:
+                content = keys.unpack_id(key)
+                scan.use(content)
+                owner = self._owner(content)
+                ownerless += not owner
+            self._extent(key, digest, content, owner)
+        if ownerless:
+            detail = f"{ownerless} contents belong to no inode; reclaimable"
+            scan.problem("leftover", "extent", "", detail, severity="note")
+        for bad in dict.fromkeys(self._bad.values()):
+            self._report(bad)
+
+    def _owner(self, content: int) -> int:
+        """The inode that a content belongs to, 0 when there is none."""
+        owner = self._scan.owners.get(content)
+        if owner is None and self._scan.has_prefix("inode", keys.pack_id(content)):
+            owner = content
+        return owner or 0
+
+    def _extent(self, key: bytes, digest: bytes, content: int, owner: int) -> None:
+        scan = self._scan
+        number, epoch = keys.extent_block(key), keys.epoch_of(key)
+        thing = f"content {content} block {number}"
+        if epoch not in scan.history.epochs:
+            detail = f"it belongs to epoch {epoch}, which does not exist"
+            scan.problem("record-epoch", "extent", thing, detail)
+            return
+        if number > _LAST_BLOCK:
+            scan.problem("record", "extent", thing, "it lies beyond the largest file size")
+            return
+        if epoch and owner:
+            self._changed(thing, content, epoch, owner)
+        if len(digest) != codec.HASH_SIZE:
+            return
+        self._used.add(digest)
+        bad = self._bad.get(digest)
+        if bad is None and not scan.has("block", digest):
+            detail = f"block {digest.hex()[:12]} does not exist"
+            bad = self._bad[digest] = Bad("extent-block", digest, detail)
+        if bad is None:
+            return
+        if len(bad.extents) < _HITS:
+            bad.extents.append((content, number, epoch))
+        else:
+            bad.more += 1
+
+    def _changed(self, thing: str, content: int, epoch: int, owner: int) -> None:
+        """An epoch that wrote a block of an inode that it shows has a version of that inode."""
+        scan = self._scan
+        if scan.has("inode", keys.inode_key(owner, epoch)) or owner in scan.suspects:
+            return
+        lineage = scan.history.lineage(epoch)
+        if lineage is None:
+            return
+        record = Snapshot(scan.reader, lineage).inode(owner)
+        if record is not None and record.content == content:
+            scan.problem(
+                "change-missing",
+                "extent",
+                thing,
+                f"epoch {epoch} wrote it, but has no version of inode {owner}",
+                states=scan.history.seeing(epoch, ()),
+                inode=owner,
+            )
+
+    def _report(self, bad: Bad) -> None:
+        scan, table = self._scan, "extent" if bad.check == "extent-block" else "block"
+        names: dict[str, None] = {}
+        paths: dict[bytes, None] = {}
+        contents: dict[int, None] = {}
+        for content, number, epoch in bad.extents:
+            contents[self._owner(content)] = None
+            states = self._showing(content, number, epoch)
+            names.update(dict.fromkeys(name for name, _ in states))
+            paths.update(dict.fromkeys(scan.paths(self._owner(content), states)))
+        order = {name: at for at, (name, _) in enumerate(scan.history.states)}
+        detail = bad.detail
+        if contents:
+            inodes = ", ".join(str(ino) for ino in sorted(contents) if ino)
+            detail += f"; inodes {inodes}" if inodes else ""
+            detail += f"; {bad.more} more extents need it" if bad.more else ""
+        else:
+            detail += "; no extent needs it"
+        scan.problem(
+            bad.check,
+            table,
+            f"block {bad.digest.hex()}",
+            detail,
+            checkpoints=sorted(names, key=lambda name: order[name]),
+            paths=paths,
+        )
+
+    def _showing(self, content: int, number: int, epoch: int) -> list[State]:
+        """The states in which a version of a block is part of a file."""
+        scan, owner = self._scan, self._owner(content)
+        if not owner:
+            return []
+        versions = scan.versions("extent", keys.extent_prefix(content, number))
+        given_back = [e for e, value in versions if value == records.EXTENT_BASE]
+        inodes = scan.versions("inode", keys.pack_id(owner))
+        found = []
+        for state in scan.history.states:
+            lineage = state[1]
+            seen = newest(versions, lineage)
+            inode = newest(inodes, lineage)
+            if seen is None or inode is None or not inode[1]:
+                continue
+            if seen[0] != epoch and not (epoch == 0 and seen[0] in given_back):
+                continue
+            try:
+                record = records.unpack_inode(inode[1])
+            except DamagedRecordError:
+                continue
+            end = record.size if epoch else record.base_size
+            if record.content == content and number * BLOCK_SIZE < end:
+                found.append(state)
+        return found
+
+    # -- unused -------------------------------------------------------------------------------
+
+    def unused(self) -> None:
+        """Note blocks that no extent and no delta needs; they do no harm."""
+        scan, first, used = self._scan, -1, set[bytes]()
+        count = size = done = 0
+        total = scan.entries("block")
+        with scan.reader.txn.cursor(db=scan.reader.store.tables["block"]) as cursor:
+            found = cursor.set_range(b"")
+            while found:
+                digest = cursor.key()
+                if not done % 4096:
+                    scan.progress("unused", done, total)
+                done += 1
+                if digest[0] != first:
+                    first = digest[0]
+                    used = self._used.starting_with(first)
+                if digest[:_PREFIX] not in used:
+                    count += 1
+                    size += len(cursor.value())
+                found = cursor.next()
+        scan.progress("unused", total, total)
+        if count:
+            detail = f"{count} blocks ({size} bytes) that nothing needs any more; reclaimable"
+            scan.problem("unreferenced-blocks", "block", "", detail, severity="note")

@@ -1,0 +1,540 @@
+"""Checks of the tree: inodes, directory entries, links, extended attributes, change records.
+
+One pass in the order of inode numbers over four tables side by side. A state is not walked:
+what a state shows of a thing is decided by the newest epoch that touched it, so it is enough to
+look at each thing at each epoch that touched it, through that epoch's lineage. The state of epoch
+0 and what each epoch changed being sound, every state is.
+
+Threading: owned by the thread that verifies.
+"""
+
+from __future__ import annotations
+
+import stat
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import codec, keys, records
+from cowfs.service.verify.report import text
+from cowfs.service.verify.scan import Scan, newest
+from cowfs.service.verify.values import (
+    damaged_dirent_key,
+    damaged_inode_key,
+    damaged_link_key,
+    damaged_xattr,
+    inode_faults,
+)
+from cowfs.store.lineage import Lineage
+from cowfs.store.snapshot import Snapshot
+from cowfs.types import BLOCK_SIZE
+
+_DIRECTORY = 4
+_Versions = list[tuple[int, bytes]]
+
+
+def check_tree(scan: Scan) -> None:
+    """All checks of things that belong to an inode number."""
+    _Tree(scan).run()
+
+
+class _Stream:
+    """One table, taken in portions that belong to one inode number."""
+
+    def __init__(self, scan: Scan, table: str) -> None:
+        self._records = scan.each(table)
+        self._next: tuple[bytes, bytes] | None = next(self._records, None)
+
+    @property
+    def ino(self) -> int | None:
+        """The number that the next record belongs to, None at the end."""
+        return keys.unpack_id(self._next[0]) if self._next is not None else None
+
+    def take(self, ino: int) -> Iterator[tuple[bytes, bytes]]:
+        """The records of one number."""
+        while self._next is not None and keys.unpack_id(self._next[0]) == ino:
+            yield self._next
+            self._next = next(self._records, None)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How many of something there are after each epoch that changed it.
+
+    changes: by epoch, against the newest of its ancestors that is in here.
+    """
+
+    changes: dict[int, int] = field(default_factory=dict)
+    _order: list[int] = field(default_factory=list)
+    _totals: dict[int, int] = field(default_factory=dict)
+
+    def add(self, scan: Scan, versions: list[tuple[int, int]]) -> None:
+        """One thing's versions, newest first: (epoch, how much it counts)."""
+        for at, (epoch, weight) in enumerate(versions):
+            lineage = scan.history.lineage(epoch)
+            if lineage is None:
+                continue
+            before = next((w for e, w in versions[at + 1 :] if lineage.visible(e)), 0)
+            self.changes[epoch] = self.changes.get(epoch, 0) + weight - before
+
+    def at(self, lineage: Lineage) -> int:
+        """How many a lineage sees; to be asked after the last `add`, older epochs first."""
+        if not self._order and self.changes:
+            self._order = sorted(self.changes)
+        total, newest_epoch = 0, None
+        for at in range(bisect_right(self._order, lineage.head) - 1, -1, -1):
+            epoch = self._order[at]
+            if not lineage.visible(epoch):
+                continue
+            known = self._totals.get(epoch)
+            total += self.changes[epoch] if known is None else known
+            newest_epoch = epoch if newest_epoch is None else newest_epoch
+            if known is not None:
+                break
+        if newest_epoch is not None:
+            self._totals[newest_epoch] = total
+        return total
+
+
+@dataclass(slots=True)
+class _Node:
+    """What the tables say of one inode number. Versions are (epoch, value), newest first.
+
+    links: by (parent, name). named: epochs that gave it a name. count: of its names.
+    entries, children: of a directory, how many entries and sub-directories it has.
+    """
+
+    ino: int
+    versions: _Versions = field(default_factory=list)
+    links: dict[tuple[int, bytes], _Versions] = field(default_factory=dict)
+    named: set[int] = field(default_factory=set)
+    count: _Tally = field(default_factory=_Tally)
+    entries: _Tally = field(default_factory=_Tally)
+    children: _Tally = field(default_factory=_Tally)
+
+    def touched(self) -> set[int]:
+        """Every epoch in which something about it may have changed."""
+        return {
+            *(epoch for epoch, _ in self.versions),
+            *self.count.changes,
+            *self.entries.changes,
+        }
+
+    def record(self, lineage: Lineage) -> records.InodeRecord | None:
+        """The inode that a lineage sees."""
+        found = newest(self.versions, lineage)
+        return records.unpack_inode(found[1]) if found and found[1] else None
+
+
+class _Tree:
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
+        self._rooted: set[int] = {1}
+
+    def run(self) -> None:
+        scan = self.scan
+        inodes, entries = _Stream(scan, "inode"), _Stream(scan, "dirent")
+        links, xattrs = _Stream(scan, "link"), _Stream(scan, "xattr")
+        streams = (inodes, entries, links, xattrs)
+        while True:
+            waiting = [stream.ino for stream in streams if stream.ino is not None]
+            if not waiting:
+                break
+            ino = min(waiting)
+            scan.use(ino)
+            node = _Node(ino)
+            self._inodes(node, inodes.take(ino))
+            self._links(node, links.take(ino))
+            self._entries(node, entries.take(ino))
+            self._xattrs(node, xattrs.take(ino))
+            self._check(node)
+        if not scan.has_prefix("inode", keys.pack_id(1)):
+            scan.problem("inode-links", "inode", "1", "there is no root directory")
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _damaged(self, table: str, thing: str, detail: str, ino: int, epoch: int | None) -> None:
+        """A record that does not decode."""
+        self.scan.suspects.add(ino)
+        states = self.scan.history.seeing(epoch, ()) if epoch is not None else ()
+        self.scan.problem("record", table, thing, detail, states=states, inode=ino)
+
+    def _known(self, table: str, thing: str, epoch: int, ino: int) -> bool:
+        """Whether a version's epoch exists; it counts for nothing otherwise."""
+        if epoch in self.scan.history.epochs:
+            return True
+        self.scan.suspects.add(ino)
+        detail = f"it belongs to epoch {epoch}, which does not exist"
+        self.scan.problem("record-epoch", table, thing, detail)
+        return False
+
+    def _inodes(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+        ino, kinds = node.ino, set()
+        for key, value in found:
+            if fault := damaged_inode_key(key):
+                self._damaged("inode", key.hex(), fault, ino, None)
+                continue
+            epoch = keys.epoch_of(key)
+            if not self._known("inode", f"{ino}", epoch, ino):
+                continue
+            if value:
+                try:
+                    record = records.unpack_inode(value)
+                except DamagedRecordError as error:
+                    self._damaged("inode", f"{ino}", error.details["detail"], ino, epoch)
+                    continue
+                kinds.add(records.kind_of(record.mode))
+                self._fields(ino, epoch, record)
+            node.versions.append((epoch, value))
+            if epoch and not self.scan.has("change", keys.change_inode_key(epoch, ino)):
+                self._unchanged("inode", f"{ino}", epoch, ino)
+        if len(kinds) > 1:
+            self.scan.problem(
+                "inode-type", "inode", f"{ino}", f"its versions have the types {sorted(kinds)}"
+            )
+
+    def _fields(self, ino: int, epoch: int, record: records.InodeRecord) -> None:
+        scan, thing = self.scan, f"{ino}"
+        for check, detail in inode_faults(record):
+            scan.problem(check, "inode", thing, detail, states=self._seeing(ino, epoch), inode=ino)
+        scan.use(record.content)
+        if record.content != ino and record.content:
+            owner = scan.owners.setdefault(record.content, ino)
+            if owner == ino and scan.has_prefix("inode", keys.pack_id(record.content)):
+                owner = record.content
+            if owner != ino:
+                scan.problem(
+                    "content-owner",
+                    "inode",
+                    thing,
+                    f"its content {record.content} belongs to inode {owner}",
+                    states=self._seeing(ino, epoch),
+                    inode=ino,
+                )
+        if record.base_size and not scan.has("origin", keys.pack_id(record.content)):
+            detail = f"nothing says where its content {record.content} lies in the base"
+            scan.problem(
+                "origin", "inode", thing, detail, states=self._seeing(ino, epoch), inode=ino
+            )
+        if stat.S_ISREG(record.mode) and (lineage := scan.history.lineage(epoch)) is not None:
+            self._extents_fit(ino, epoch, record, lineage)
+
+    def _seeing(self, ino: int, epoch: int) -> list[tuple[str, Lineage]]:
+        """The states that show one version of an inode."""
+        versions = self.scan.versions("inode", keys.pack_id(ino))
+        return self.scan.history.seeing(epoch, [e for e, _ in versions])
+
+    def _extents_fit(
+        self, ino: int, epoch: int, record: records.InodeRecord, lineage: Lineage
+    ) -> None:
+        """No extent reaches beyond the end of the file; those of epoch 0 are cut by base_size."""
+        if "extent" in self.scan.unreadable or "block" in self.scan.unreadable:
+            return
+        prefix, number = keys.pack_id(record.content), -1
+        cursor = self.scan.cursor("extent")
+        found = cursor.set_range(keys.extent_prefix(record.content, record.size // BLOCK_SIZE))
+        while found:
+            key = cursor.key()
+            if not key.startswith(prefix):
+                return
+            written = keys.epoch_of(key)
+            if len(key) == 24 and keys.extent_block(key) != number and lineage.visible(written):
+                number = keys.extent_block(key)
+                digest = cursor.value()
+                if written and len(digest) == codec.HASH_SIZE:
+                    self._extent_fits(ino, epoch, record, number, digest)
+            found = cursor.next()
+
+    def _extent_fits(
+        self, ino: int, epoch: int, record: records.InodeRecord, number: int, digest: bytes
+    ) -> None:
+        block = self.scan.reader.get("block", digest)
+        if block is None or len(block) < codec.HEADER_SIZE:
+            return
+        end = number * BLOCK_SIZE + int.from_bytes(block[1:5], "big")
+        if end > record.size:
+            self.scan.problem(
+                "extent-size",
+                "extent",
+                f"content {record.content} block {number}",
+                f"it reaches to byte {end} of a file of {record.size} bytes",
+                states=self._seeing(ino, epoch),
+                inode=ino,
+            )
+
+    def _unchanged(self, table: str, thing: str, epoch: int, ino: int) -> None:
+        self.scan.problem(
+            "change-missing",
+            table,
+            thing,
+            f"epoch {epoch} changed it, but has no change record of it",
+            states=self.scan.history.seeing(epoch, ()),
+            inode=ino,
+        )
+
+    def _links(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+        ino = node.ino
+        for key, value in found:
+            if fault := damaged_link_key(key, value):
+                self._damaged("link", key.hex(), fault, ino, None)
+                continue
+            parent, name = keys.link_parts(key)
+            epoch = keys.epoch_of(key)
+            if self._known("link", f"{ino} {parent}/{text(name)}", epoch, ino):
+                node.links.setdefault((parent, name), []).append((epoch, value))
+        for (parent, name), versions in node.links.items():
+            node.count.add(self.scan, [(epoch, bool(value)) for epoch, value in versions])
+            for epoch, value in versions:
+                if value:
+                    node.named.add(epoch)
+                self._mirrored(node, parent, name, epoch, value)
+
+    def _mirrored(self, node: _Node, parent: int, name: bytes, epoch: int, value: bytes) -> None:
+        """A link says the same as the directory entry of that epoch."""
+        scan, ino = self.scan, node.ino
+        lineage = scan.history.lineage(epoch)
+        if lineage is None:
+            return
+        record = node.record(lineage)
+        if value and (found := scan.reader.get("dirent", keys.dirent_key(parent, name, epoch))):
+            kind = records.kind_of(record.mode) if record is not None else value[0]
+            if keys.unpack_id(found) == ino and kind == value[0]:
+                return
+        versions = scan.versions("dirent", keys.dirent_prefix(parent, name))
+        entry = newest(versions, lineage)
+        points = entry is not None and len(entry[1]) == 9 and keys.unpack_id(entry[1]) == ino
+        detail = ""
+        if value and not points:
+            detail = "the inode says that this is a name of it, the directory does not"
+        elif not value and points:
+            detail = "the directory has this name of the inode, the inode says that it is gone"
+        elif value and record is not None and records.kind_of(record.mode) != value[0]:
+            detail = (
+                f"it says type {value[0]}, the inode has the type {records.kind_of(record.mode)}"
+            )
+        if detail:
+            scan.suspects.add(ino)
+            self._entry_problem("link-mirror", "link", parent, name, epoch, versions, detail)
+
+    def _entry_problem(
+        self,
+        check: str,
+        table: str,
+        parent: int,
+        name: bytes,
+        epoch: int,
+        versions: _Versions,
+        detail: str,
+    ) -> None:
+        states = self.scan.history.seeing(epoch, [e for e, _ in versions])
+        self.scan.problem(
+            check,
+            table,
+            f"{parent}/{text(name)}",
+            detail,
+            states=states,
+            paths=self.scan.path_in(parent, name, states),
+        )
+
+    def _entries(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+        name, versions = b"", _Versions()
+        for key, value in found:
+            if fault := damaged_dirent_key(key):
+                self._damaged("dirent", key.hex(), fault, node.ino, None)
+                continue
+            if keys.dirent_name(key) != name:
+                self._entry(node, name, versions)
+                name, versions = keys.dirent_name(key), []
+            epoch = keys.epoch_of(key)
+            thing = f"{node.ino}/{text(name)}"
+            if not self._known("dirent", thing, epoch, node.ino):
+                continue
+            if value and len(value) != 9:
+                detail = f"its value has {len(value)} bytes, not 9"
+                self._damaged("dirent", thing, detail, node.ino, epoch)
+                continue
+            versions.append((epoch, value))
+        self._entry(node, name, versions)
+
+    def _entry(self, node: _Node, name: bytes, versions: _Versions) -> None:
+        """All versions of one directory entry."""
+        scan, parent = self.scan, node.ino
+        if not versions:
+            return
+        node.entries.add(scan, [(epoch, bool(value)) for epoch, value in versions])
+        node.children.add(
+            scan, [(epoch, value[8:] == bytes((_DIRECTORY,))) for epoch, value in versions]
+        )
+        for at, (epoch, value) in enumerate(versions):
+            change = keys.change_dirent_key(epoch, parent, name)
+            if epoch and not scan.has("change", change):
+                self._unchanged("dirent", f"{parent}/{text(name)}", epoch, parent)
+            lineage = scan.history.lineage(epoch)
+            if lineage is None:
+                continue
+            ino = keys.unpack_id(value) if value else 0
+            check = detail = ""
+            if value:
+                check, detail = self._target(parent, name, epoch, value, lineage)
+            if not detail:
+                check = "link-mirror"
+                before = next((v for e, v in versions[at + 1 :] if lineage.visible(e)), b"")
+                gone = keys.unpack_id(before) if before else 0
+                if gone and gone != ino and self._linked(gone, parent, name, lineage):
+                    scan.suspects.add(gone)
+                    detail = f"the directory lost this name of inode {gone}, which still has it"
+            if detail:
+                scan.suspects.update((parent, ino))
+                self._entry_problem(check, "dirent", parent, name, epoch, versions, detail)
+
+    def _target(
+        self, parent: int, name: bytes, epoch: int, value: bytes, lineage: Lineage
+    ) -> tuple[str, str]:
+        """(check, what is wrong) of a directory entry that points to something; "" when right."""
+        scan, (ino, kind) = self.scan, records.unpack_dirent(value)
+        scan.use(ino)
+        try:
+            record = Snapshot(scan.reader, lineage).inode(ino)
+        except DamagedRecordError:
+            return "", ""
+        if record is None:
+            return "dirent-inode", f"it points to inode {ino}, which does not exist"
+        if records.kind_of(record.mode) != kind:
+            actual = records.kind_of(record.mode)
+            return "dirent-inode", f"it says type {kind}, inode {ino} has the type {actual}"
+        if not scan.has("link", keys.link_key(ino, parent, name, epoch)):
+            return "link-mirror", f"inode {ino} does not have this name in epoch {epoch}"
+        return "", ""
+
+    def _linked(self, ino: int, parent: int, name: bytes, lineage: Lineage) -> bool:
+        found = Snapshot(self.scan.reader, lineage).newest(
+            "link", keys.link_prefix(ino, parent, name)
+        )
+        return bool(found and found[1])
+
+    def _xattrs(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+        scan, ino, left = self.scan, node.ino, 0
+        for key, value in found:
+            thing = f"{ino} {text(keys.xattr_name(key))}" if len(key) > 17 else key.hex()
+            if fault := damaged_xattr(key, value):
+                check, detail = fault
+                epoch = keys.epoch_of(key)
+                states = scan.history.seeing(epoch, ()) if epoch in scan.history.epochs else ()
+                scan.problem(check, "xattr", thing, detail, states=states, inode=ino)
+                continue
+            epoch = keys.epoch_of(key)
+            if not self._known("xattr", thing, epoch, ino):
+                continue
+            if not node.versions:
+                left += 1
+            elif epoch and not scan.has("change", keys.change_inode_key(epoch, ino)):
+                self._unchanged("xattr", thing, epoch, ino)
+        if left:
+            detail = f"{left} extended attributes of an inode that no state has; reclaimable"
+            scan.problem("leftover", "xattr", f"{ino}", detail, severity="note")
+
+    # -- what they say together ---------------------------------------------------------------
+
+    def _check(self, node: _Node) -> None:
+        scan = self.scan
+        for epoch in sorted(node.touched()):
+            lineage = scan.history.lineage(epoch)
+            if lineage is None:
+                continue
+            record, links = node.record(lineage), node.count.at(lineage)
+            if record is None:
+                self._absent(node, epoch, lineage, links)
+            elif node.ino == 1:
+                self._root(node, epoch, record, lineage, links)
+            elif stat.S_ISDIR(record.mode):
+                self._directory(node, epoch, record, lineage, links)
+            else:
+                self._file(node, epoch, record, links)
+            if record is None or not stat.S_ISDIR(record.mode):
+                self._no_entries(node, epoch, record, lineage)
+
+    def _fault(self, check: str, node: _Node, epoch: int, detail: str) -> None:
+        """Something that the tables say together of an inode from an epoch on."""
+        newer = tuple(other for other in node.touched() if other > epoch)
+        self.scan.derived.append((check, node.ino, detail, epoch, newer))
+
+    def _absent(self, node: _Node, epoch: int, lineage: Lineage, links: int) -> None:
+        """The inode does not exist at an epoch: no name may be left."""
+        removed = any(at == epoch and not value for at, value in node.versions)
+        if links and removed and epoch not in node.named:
+            detail = f"it was removed in epoch {epoch}, but has {links} names"
+            self._fault("dirent-inode", node, epoch, detail)
+
+    def _no_entries(
+        self, node: _Node, epoch: int, record: records.InodeRecord | None, lineage: Lineage
+    ) -> None:
+        """What is no directory has no entries.
+
+        Base directories are listed into epoch 0, also one that came into being later.
+        """
+        left = node.entries.at(lineage)
+        if not left or (epoch == 0 and self.scan.origin(node.ino) is not None):
+            return
+        what = "is not a directory" if record else "does not exist"
+        self._fault("dirent-parent", node, epoch, f"it {what}, but has {left} entries")
+
+    def _root(
+        self, node: _Node, epoch: int, record: records.InodeRecord, lineage: Lineage, links: int
+    ) -> None:
+        if links:
+            self._fault("directory-parent", node, epoch, f"the root has {links} names")
+        if not stat.S_ISDIR(record.mode):
+            self._fault("inode-fields", node, epoch, "the root is not a directory")
+        else:
+            self._subdirectories(node, epoch, record, lineage)
+
+    def _directory(
+        self, node: _Node, epoch: int, record: records.InodeRecord, lineage: Lineage, links: int
+    ) -> None:
+        if links == 0:
+            self._fault("inode-links", node, epoch, "no directory has it")
+            return
+        if links > 1:
+            self._fault("directory-parent", node, epoch, f"it has {links} names")
+        elif epoch in node.named and self._in_cycle(node.ino, lineage):
+            self._fault("directory-parent", node, epoch, "it lies below itself")
+        self._subdirectories(node, epoch, record, lineage)
+
+    def _subdirectories(
+        self, node: _Node, epoch: int, record: records.InodeRecord, lineage: Lineage
+    ) -> None:
+        origin = self.scan.origin(node.ino)
+        if origin is not None and origin.state != records.ORIGIN_DONE:
+            # Its entries are not in the store, only what the base counted.
+            if origin.state == records.ORIGIN_UNLISTED and (left := node.entries.at(lineage)):
+                detail = f"the directory was not listed yet, but has {left} entries"
+                self._fault("origin", node, epoch, detail)
+            return
+        children = node.children.at(lineage)
+        if record.nlink != 2 + children:
+            detail = f"nlink is {record.nlink}, with {children} sub-directories"
+            self._fault("directory-nlink", node, epoch, detail)
+
+    def _in_cycle(self, ino: int, lineage: Lineage) -> bool:
+        """Whether a directory's parents lead back to it. Loose ends are reported elsewhere."""
+        snapshot, seen, at = Snapshot(self.scan.reader, lineage), set(), ino
+        base = lineage.head == 0
+        while at != 1 and not (base and at in self._rooted):
+            if at in seen:
+                return at == ino or ino in seen
+            seen.add(at)
+            links = snapshot.links(at)
+            if not links:
+                return False
+            at = links[0][0]
+        if base:
+            self._rooted |= seen
+        return False
+
+    def _file(self, node: _Node, epoch: int, record: records.InodeRecord, links: int) -> None:
+        external = record.flags & records.INODE_EXTERNAL_LINKS
+        if links > record.nlink or (links and links < record.nlink and not external):
+            self._fault("file-nlink", node, epoch, f"nlink is {record.nlink}, with {links} names")
+        elif not links and not external:
+            self._fault("inode-links", node, epoch, "no directory has it")
