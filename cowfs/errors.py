@@ -135,6 +135,13 @@ class StateMovedError(CowfsError):
     hint = "Look at `cowfs diff {expected}`, then repeat without --expect if that is what you want."
 
 
+class ExportFailedError(CowfsError):
+    code = "COWFS_EXPORT_FAILED"
+    exit_code = 10
+    message = "writing {path} failed: {detail}"
+    hint = "Nothing is left of it, and the workspace was only read: make room, then repeat."
+
+
 # -- mounting (exit 20 to 39) ---------------------------------------------------------------
 
 

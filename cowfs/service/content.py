@@ -131,11 +131,21 @@ class Node:
         return _KINDS.get(stat.S_IFMT(self.mode), "special file")
 
     @property
+    def name(self) -> bytes:
+        """The last component of the path."""
+        return self.path.rpartition(b"/")[2]
+
+    @property
+    def base_identity(self) -> tuple[int, int] | None:
+        """(dev, ino) of the base entry that this is, if it was not looked into yet."""
+        return self._fingerprint[:2] if self._fingerprint else None
+
+    @property
     def identity(self) -> Hashable:
         """Equal for all names of one file, within a tree."""
         if self.ino:
             return self.ino
-        return self._fingerprint[:2] if self._fingerprint else self.path
+        return self.base_identity or self.path
 
     @property
     def xattrs(self) -> dict[bytes, bytes]:

@@ -6,70 +6,25 @@ Threading: as the workspace.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from cowfs.errors import NotARegularFileError
 from cowfs.service.content import Node, Tree
+from cowfs.service.exporting import archive, directory
+from cowfs.service.exporting.report import Exported, Problem, Progress, silent
 from cowfs.service.selectors import Point
 from cowfs.service.workspace import ReadOnly
 
-Progress = Callable[[int, int], None]
-"""Told of (entries, bytes) done so far, now and then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What could not be written as it is. what: owner, mode, xattr, special, content, ..."""
-
-    path: bytes
-    what: str
-    detail: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": os.fsdecode(self.path) or ".",
-            "what": self.what,
-            "detail": self.detail,
-        }
-
-
-@dataclass(slots=True)
-class Exported:
-    """What an export wrote. bytes: content of files. links: further names of files written."""
-
-    directories: int = 0
-    files: int = 0
-    symlinks: int = 0
-    specials: int = 0
-    links: int = 0
-    bytes: int = 0
-    problems: list[Problem] = field(default_factory=list)
-
-    @property
-    def entries(self) -> int:
-        """Names written, the top directory included."""
-        return self.directories + self.files + self.symlinks + self.specials + self.links
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "directories": self.directories,
-            "files": self.files,
-            "symlinks": self.symlinks,
-            "specials": self.specials,
-            "links": self.links,
-            "bytes": self.bytes,
-            "problems": [problem.to_json() for problem in self.problems],
-        }
+__all__ = ["Exported", "Problem", "Progress", "export_tree", "read_file"]
 
 
 def read_file(workspace: ReadOnly, point: Point, path: bytes) -> tuple[Node, Iterator[bytes]]:
     """A file of a state and its content in pieces; of a symbolic link its target.
 
     Raises UnknownPathError, NotARegularFileError; the iterator ContentLostError,
-    DamagedRecordError.
+    DamagedRecordError, PermissionDeniedError.
     """
     node = Tree(workspace, point).lookup(path)
     if node.is_symlink:
@@ -87,12 +42,19 @@ def export_tree(
     dest: Path | BinaryIO,
     *,
     tar: bool = False,
-    progress: Progress = lambda entries, size: None,
+    progress: Progress = silent,
 ) -> Exported:
-    """Write a whole state out.
+    """Write a whole state out; what cannot be written as it is, is in the answer's `problems`.
 
     dest: a directory that does not exist yet or is empty; with `tar` the archive's path, which
-    must not exist, or a binary stream to write it to.
-    Raises DestinationExistsError, PermissionDeniedError, ...
+    must not exist, or a binary stream to write it to (`tar` is understood then).
+    Raises DestinationExistsError, NotADirectoryPathError (the directory it shall be in does not
+    exist), PermissionDeniedError, ExportFailedError (nothing is left behind then), and for a stream
+    OSError.
     """
-    raise NotImplementedError
+    tree = Tree(workspace, point)
+    if not isinstance(dest, Path):
+        return archive.write_archive(tree, dest, progress)
+    if tar:
+        return archive.write_archive_file(tree, dest, progress)
+    return directory.write_directory(tree, dest, progress)

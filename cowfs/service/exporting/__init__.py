@@ -1,0 +1,1 @@
+"""The two forms of an export: a directory and a tar archive."""
