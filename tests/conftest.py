@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -11,8 +11,60 @@ import pytest
 
 from tests.support import mounting
 from tests.support.mounting import Mounted
+from tests.support.volumes import Rig
 
 MountFunction = Callable[..., Mounted]
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let fixtures know whether their test failed: what it left behind proves nothing then."""
+    report = yield
+    if report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """An empty directory to make a workspace of."""
+    directory = tmp_path / "base"
+    directory.mkdir()
+    return directory
+
+
+# -- volumes without FUSE -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_rig(
+    request: pytest.FixtureRequest, tmp_path: Path, base: Path
+) -> Iterator[Callable[[], Rig]]:
+    """open_rig(): a volume on `base`, for tests that fill the base directory first.
+
+    At the end of the test the volume is closed and its store must be consistent.
+    """
+    opened: list[Rig] = []
+
+    def start() -> Rig:
+        opened.append(Rig(tmp_path / f"store{len(opened)}", base))
+        return opened[-1]
+
+    yield start
+    for rig in opened:
+        rig.finish(check=not request.node.stash.get(_FAILED, False))
+
+
+@pytest.fixture
+def volume(open_rig: Callable[[], Rig]) -> Rig:
+    """A volume on an empty base directory; see `open_rig`."""
+    return open_rig()
+
+
+# -- mounts -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -37,11 +89,3 @@ def mount(needs_fuse: None) -> Iterator[MountFunction]:
             return stack.enter_context(mounting.mounted(base, store, at))
 
         yield enter
-
-
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    """An empty directory to make a workspace of."""
-    directory = tmp_path / "base"
-    directory.mkdir()
-    return directory
