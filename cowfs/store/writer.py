@@ -45,7 +45,8 @@ class TransactionGroup:
     puts: versioned and plain records, by table, in the order they were made.
     removals: (table, key without epoch, change key): the thing is gone from this epoch on.
     blocks: (content, block number, bytes or None for a hole, reference content or 0, epoch).
-    dropped: (content, epoch): extents of that content written in that epoch or later are garbage.
+    dropped: (content, epoch): extents of that content written in that epoch or later are garbage,
+        but not those of this group's own blocks.
     deletes: (table, key) of unversioned records that go.
     """
 
@@ -191,8 +192,11 @@ class _Apply:
         group = self.group
         if group.blocks:
             self._put_blocks()
-        for content, epoch in group.dropped:
-            self._drop(content, epoch)
+        if group.dropped:
+            # A file that a restore gave back its name may have been written since.
+            own = {keys.extent_key(block[0], block[1], block[4]) for block in group.blocks}
+            for content, epoch in group.dropped:
+                self._drop(content, epoch, own)
         for table, rows in group.puts.items():
             with self.txn.cursor(db=self.tables[table]) as cursor:
                 cursor.putmulti(rows)
@@ -234,12 +238,13 @@ class _Apply:
             if not cursor.next():
                 return None
 
-    def _drop(self, content: int, epoch: int) -> None:
+    def _drop(self, content: int, epoch: int, own: set[bytes]) -> None:
         prefix = keys.pack_id(content)
         with self.txn.cursor(db=self.tables["extent"]) as cursor:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
-                if keys.epoch_of(cursor.key()) >= epoch:
+                key = cursor.key()
+                if keys.epoch_of(key) >= epoch and key not in own:
                     found = cursor.delete()
                 else:
                     found = cursor.next()

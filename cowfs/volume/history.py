@@ -233,6 +233,7 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
     """
     stray = Lineage((*before.ranges, (view.head, MAX_EPOCH)))
     for inode in view.inodes.values():
+        inode.parent = 0  # directories may be elsewhere
         if inode.orphan_epoch and inode.lineage is None:
             inode.lineage = stray
     known = view.inodes
