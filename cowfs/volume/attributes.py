@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 
+from cowfs.store.snapshot import Snapshot
 from cowfs.types import NAME_MAX
 from cowfs.volume import data
 from cowfs.volume.inode import Inode
@@ -71,7 +72,10 @@ def set_attributes(
 def xattrs(view: View, inode: Inode) -> dict[bytes, bytes]:
     """All extended attributes; not to be modified."""
     if inode.xattrs is None:
-        inode.xattrs = view.snapshot.xattrs(inode.ino)
+        seen = view.snapshot
+        if inode.lineage is not None:  # a restore took its name away
+            seen = Snapshot(view.volume.reader, inode.lineage)
+        inode.xattrs = seen.xattrs(inode.ino)
     return inode.xattrs
 
 

@@ -160,9 +160,10 @@ class View:
         self.touched.discard(inode.ino)
         self.removed[inode.ino] = inode
         self.mark(inode)
-        if inode.xattrs:
-            for name in inode.xattrs:
-                self.xattrs[(inode.ino, name)] = None
+        if inode.xattrs is None:
+            inode.xattrs = self.snapshot.xattrs(inode.ino)
+        for name in inode.xattrs:
+            self.xattrs[(inode.ino, name)] = None
         if not inode.handles and not inode.nlookup:
             self.drop_orphan(inode)
 
@@ -246,6 +247,10 @@ class View:
             if inode.is_file and ino in self.inodes:
                 self._record_orphan(group, inode)
         self.removed = {}
+        if recorded := {key for key, _ in group.puts.get("orphan", ())}:
+            # Those had got a name back since the last group, and lost it again.
+            deletes = group.deletes
+            group.deletes = [d for d in deletes if d[0] != "orphan" or d[1] not in recorded]
         group.dropped.extend(self.dropped)
         self.dropped = []
         if change_rows:
