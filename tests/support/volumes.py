@@ -16,7 +16,7 @@ from cowfs.service.engine import LocalEngine
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume import attributes, data, namespace
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
-from cowfs.volume.history import Author
+from cowfs.volume.history import Author, Invalidation
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.view import View
@@ -72,11 +72,23 @@ class Handle:
         self._view.release(self.inode)
 
 
+class _Engine(LocalEngine):
+    """Keeps what a kernel would be told."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig.volume)
+        self._rig = rig
+
+    def invalidate(self, invalidation: Invalidation) -> None:
+        self._rig.told.append(invalidation)
+
+
 class Rig:
     """A volume with its base directory, and shorthands by path (bytes, relative to the root).
 
     Calls raise what the volume raises (PosixError). `base` may be None: a store without a base.
     check: whether the store must be consistent in the end; for tests that damage it.
+    told: what restores told the kernel to look at again.
     """
 
     def __init__(self, store: Path, base: Path | None) -> None:
@@ -87,6 +99,7 @@ class Rig:
         self.volume: Volume
         self.is_open = False
         self.check = True
+        self.told: list[Invalidation] = []
         self.start()
 
     # -- lives ----------------------------------------------------------------------------------
@@ -148,8 +161,8 @@ class Rig:
         return self.volume.main
 
     @property
-    def engine(self) -> LocalEngine:
-        return LocalEngine(self.volume)
+    def engine(self) -> _Engine:
+        return _Engine(self)
 
     # -- by path --------------------------------------------------------------------------------
 
@@ -301,20 +314,23 @@ class Rig:
             dict(attributes.xattrs(self.view, inode)),
         )
 
-    def tree(self) -> dict[bytes, Facts]:
-        """Facts of every path; the root is b""."""
-        out = {}
+    def paths(self) -> dict[bytes, Inode]:
+        """The inode of every path; the root is b""."""
+        out: dict[bytes, Inode] = {}
         pending = [(b"", 1)]
         while pending:
             path, ino = pending.pop()
-            inode = self.view.inode(ino)
-            out[path] = self.facts(inode)
+            inode = out[path] = self.view.inode(ino)
             if inode.is_dir:
                 prefix = path + b"/" if path else b""
                 for name, packed in namespace.entries(self.view, ino):
                     assert packed & 15 == self.view.inode(packed >> 4).kind
                     pending.append((prefix + name, packed >> 4))
         return out
+
+    def tree(self) -> dict[bytes, Facts]:
+        """Facts of every path; the root is b""."""
+        return {path: self.facts(inode) for path, inode in self.paths().items()}
 
     def record_counts(self) -> Counter[str]:
         """How many records each table of the store has, once all is committed."""

@@ -1,0 +1,1 @@
+"""Reading history: trees, diff, patch, export, timeline."""
