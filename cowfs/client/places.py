@@ -4,6 +4,8 @@ A live mount names its store as its source in /proc/self/mountinfo. The registry
 `workspaces.json` in the user's cowfs directory (`$XDG_DATA_HOME/cowfs`, by default
 `~/.local/share/cowfs`), which also holds the stores that were not put elsewhere.
 
+Paths are text with the bytes that are not UTF-8 as lone surrogates, as everywhere in Python.
+
 Threading: stateless functions.
 """
 
@@ -109,23 +111,60 @@ def is_below(path: str, top: str) -> bool:
     return path == top or top == "/" or path.startswith(top + "/")
 
 
-def find(directory: str) -> Place | None:
-    """The workspace that holds `directory`, the innermost one; None when there is none."""
-    path = os.path.abspath(directory)
-    real = os.path.realpath(path)
-    best: Place | None = None
-    rows = None
+def current_directory() -> str:
+    """The working directory, also when it was removed: it still says which workspace is meant.
+
+    Raises FileNotFoundError when not even that is known.
+    """
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        path = os.readlink("/proc/self/cwd")
+        if not path.startswith("/"):
+            raise
+        return path.removesuffix(" (deleted)")
+
+
+def base_of(store: str) -> str | None:
+    """The base directory that a store says it belongs to, None when it does not say."""
+    try:
+        with open(
+            os.path.join(store, "workspace.json"), encoding="utf-8", errors="surrogateescape"
+        ) as file:
+            base = json.load(file)["base"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return base if isinstance(base, str) else None
+
+
+def find_live(directory: str) -> tuple[str, str] | None:
+    """(mountpoint, store) of the innermost live mount that holds a directory."""
+    path = os.path.realpath(directory)
+    best: tuple[str, str] | None = None
     for mountpoint, store in mounts():
-        if is_below(real, mountpoint) and (best is None or len(mountpoint) >= len(best.mountpoint)):
-            rows = registry() if rows is None else rows
-            base = next((r["base"] for r in rows if r["store"] == store), mountpoint)
-            best = Place(base, mountpoint, store, mounted=True)
-    if best is not None:
-        return best
-    live = {store: mountpoint for mountpoint, store in mounts()}
+        if is_below(path, mountpoint) and (best is None or len(mountpoint) >= len(best[0])):
+            best = (mountpoint, store)
+    return best
+
+
+def find(directory: str) -> Place | None:
+    """The workspace that holds `directory`, the innermost one; None when there is none.
+
+    Both the mountpoint and the base directory of a workspace count as inside it.
+    """
+    if live := find_live(directory):
+        mountpoint, store = live
+        return Place(base_of(store) or mountpoint, mountpoint, store, mounted=True)
+    path = os.path.realpath(directory)
+    mountpoints = {store: mountpoint for mountpoint, store in mounts()}
+    best: Place | None = None
+    depth = 0
     for row in registry():
-        for top in (row["mountpoint"], row["base"]):
-            if is_below(real, top) and (best is None or len(top) > len(best.base)):
-                mountpoint = live.get(row["store"], row["mountpoint"])
-                best = Place(row["base"], mountpoint, row["store"], mounted=row["store"] in live)
+        base, store = row["base"], row["store"]
+        mounted = store in mountpoints
+        mountpoint = mountpoints.get(store, row["mountpoint"])
+        for top in (mountpoint, base):
+            if is_below(path, top) and len(top) > depth:
+                depth = len(top)
+                best = Place(base, mountpoint, store, mounted=mounted)
     return best

@@ -1,16 +1,21 @@
 """The client of a daemon's control socket (docs/protocol.md): JSON-RPC 2.0, one document a line.
 
+`cowfs checkpoint` pays for every import made here: typing and contextlib alone cost as much as
+all that the command does.
+
 Threading: a `Client` belongs to one thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 SOCKET_NAME = "control.sock"
 
@@ -24,15 +29,18 @@ class RpcError(Exception):
 
 
 class ConnectionFailedError(Exception):
-    """Nobody listens, or the connection broke."""
+    """Nobody listens, or the connection broke. `errno` is 0 when the reason is no system error."""
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
 
 
-@contextlib.contextmanager
-def short_path(store: str) -> Iterator[str]:
-    """A path of the socket that fits into sockaddr_un (108 bytes) wherever the store is."""
+def _connect(connection: socket.socket, store: str) -> None:
+    """Connect by a path that fits into sockaddr_un (108 bytes) wherever the store is."""
     fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{fd}/{SOCKET_NAME}"
+        connection.connect(f"/proc/self/fd/{fd}/{SOCKET_NAME}")
     finally:
         os.close(fd)
 
@@ -45,11 +53,10 @@ class Client:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout)
         try:
-            with short_path(store) as path:
-                self._socket.connect(path)
+            _connect(self._socket, store)
         except OSError as error:
             self._socket.close()
-            raise ConnectionFailedError(str(error)) from None
+            raise ConnectionFailedError(error.strerror or str(error), error.errno or 0) from None
         self._buffer = b""
         self._fds: list[int] = []
         self._id = 0
@@ -74,8 +81,10 @@ class Client:
                     break
                 if progress is not None:
                     progress(message["params"])
-        except (OSError, ValueError) as error:
-            raise ConnectionFailedError(str(error)) from None
+        except OSError as error:
+            raise ConnectionFailedError(error.strerror or str(error), error.errno or 0) from None
+        except ValueError as error:
+            raise ConnectionFailedError(f"its answer is not JSON: {error}") from None
         if "error" in message:
             raise RpcError(message["error"].get("data") or message["error"])
         return message["result"]

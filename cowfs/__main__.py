@@ -1,0 +1,34 @@
+"""The `cowfs` command; `python -m cowfs` is the same."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> int:
+    """Run the command of sys.argv; returns the exit code.
+
+    `checkpoint` and `status` of a live mount take a path without click and without the store: a
+    hook runs them at every prompt, and importing those costs more than the work.
+    """
+    arguments = sys.argv[1:]
+    try:
+        from cowfs.cli import output, quick
+
+        try:
+            code = quick.run(arguments)
+            if code is not None:
+                return output.finish(code)
+        except Exception as error:
+            from cowfs.cli import app
+
+            return app.fail(error, arguments)
+        from cowfs.cli import app
+
+        return app.run(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

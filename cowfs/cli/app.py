@@ -1,0 +1,142 @@
+"""The command line as a whole: which commands there are, and how errors end.
+
+A command's module is imported when the command is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+
+import click
+
+from cowfs import __version__
+from cowfs.cli import output
+from cowfs.cli.command import HELP, Command, Directory
+from cowfs.cli.context import Context
+from cowfs.client.rpc import RpcError
+from cowfs.errors import CowfsError, InternalError, PermissionDeniedError, UsageError
+
+COMMANDS = {
+    "mount": ("cmd_mount", "Mount a directory: from then on everything is recorded."),
+    "unmount": ("cmd_unmount", "Unmount a workspace; the directory gets its last state."),
+    "status": ("cmd_status", "Show whether it is mounted, what changed, and whether all is well."),
+    "checkpoint": ("cmd_checkpoint", "Keep the present state under an id, and a label if wanted."),
+    "log": ("cmd_log", "List the checkpoints."),
+    "diff": ("cmd_diff", "Show what differs between two states."),
+    "show": ("cmd_show", "Print a file as it was."),
+    "restore": ("cmd_restore", "Go back to a checkpoint, wholly or for some paths."),
+    "undo": ("cmd_restore", "Take the last restore back."),
+    "redo": ("cmd_restore", "Take the last undo back."),
+    "export": ("cmd_export", "Write a whole state out as a directory or a tar archive."),
+    "apply": ("cmd_apply", "Write the present state into the directory that was mounted."),
+    "verify": ("cmd_verify", "Check every record and every block of the store."),
+    "completion": ("cmd_completion", "Print the completion script for a shell."),
+}
+"""Command to (module, one line about it), in the order of the help."""
+
+
+class Commands(click.Group):
+    """The group of all commands, imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"cowfs.cli.{COMMANDS[cmd_name][0]}")
+        command: Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        names = [
+            click.shell_completion.CompletionItem(name, help=about)
+            for name, (_, about) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+@click.command("cowfs", cls=Commands, context_settings=HELP, invoke_without_command=True)
+@click.option(
+    "-C",
+    "directory",
+    metavar="DIR",
+    type=Directory(),
+    help="Work as if started in DIR.",
+)
+@click.option("--json", "as_json", is_flag=True, hidden=True)
+@click.version_option(__version__, message="cowfs %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, directory: str | None, as_json: bool) -> None:
+    """Record everything that happens in a project directory, and go back to any checkpoint.
+
+    A mounted workspace is found from anywhere below it. Checkpoints are named by their id or the
+    first digits of it (at least 4), by label, by @ (now), @~1 (the last one), @~2 (the one before
+    it), or by time: "@{10 minutes ago}", "@{2026-11-29 14:00}".
+    """
+    ctx.obj = Context(directory)
+    ctx.obj.json = as_json
+    if ctx.invoked_subcommand is None:
+        if as_json:
+            raise click.UsageError("missing command", ctx)
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(UsageError.exit_code)
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line; returns the exit code. Whatever goes wrong is printed as an error."""
+    output.prepare()
+    try:
+        code = cli.main(args=arguments, prog_name="cowfs", standalone_mode=False)
+        return output.finish(code if isinstance(code, int) else 0)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return 130
+    except BrokenPipeError:
+        return output.broken_pipe()
+    except Exception as error:
+        return fail(error, arguments)
+
+
+def fail(error: Exception, arguments: list[str]) -> int:
+    """Print an error as the command line asks for it; returns the exit code.
+
+    A traceback is only shown with COWFS_DEBUG=1 in the environment.
+    """
+    if os.environ.get("COWFS_DEBUG") == "1":
+        traceback.print_exception(error)
+    if isinstance(error, RpcError):
+        fields = error.error
+    elif isinstance(error, CowfsError):
+        fields = error.to_json()
+    else:
+        fields = _as_cowfs_error(error).to_json()
+    # The hint of a usage error that belongs to no command has a gap.
+    fields["hint"] = fields.get("hint", "").replace("cowfs  --help", "cowfs --help")
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    try:
+        return output.finish(output.error(fields, as_json="--json" in options))
+    except OSError:
+        output.broken_pipe()
+        return int(fields["exit_code"])
+
+
+def _as_cowfs_error(error: Exception) -> CowfsError:
+    """An error of click or of Python as one of ours."""
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = context.command_path.partition(" ")[2] if context is not None else ""
+        message = error.format_message().rstrip(".")
+        return UsageError(detail=message[:1].lower() + message[1:], command=path)
+    if isinstance(error, PermissionError):
+        where = f" ({error.filename})" if error.filename else ""
+        return PermissionDeniedError(detail=f"{error.strerror}{where}")
+    return InternalError(detail=f"{type(error).__name__}: {error}")

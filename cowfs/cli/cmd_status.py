@@ -1,0 +1,73 @@
+"""`cowfs status`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from cowfs.cli import context as opening
+from cowfs.cli import reports
+from cowfs.cli.command import command
+from cowfs.cli.context import Context
+from cowfs.client.places import Place
+from cowfs.errors import DaemonUnreachableError
+
+
+@command(
+    "status",
+    examples=[
+        ("cowfs status", "of the workspace around the working directory"),
+        ("cowfs -C ~/project status --json", "of another one, for a program"),
+    ],
+)
+def status(context: Context) -> None:
+    """Show whether the workspace is mounted, what changed since the last checkpoint, and whether
+    all is well.
+    """
+    place = context.locate()
+    mounted, problem = place.mounted, ""
+    try:
+        daemon = opening.connect(place)
+    except DaemonUnreachableError as error:
+        daemon, mounted, problem = None, False, str(error)
+    if daemon is not None:
+        with daemon:
+            report = daemon.call("status", {"flush": True})
+    else:
+        report = _offline(place, problem)
+    document = reports.placed(
+        report,
+        base=place.base,
+        mountpoint=place.mountpoint,
+        store=place.store,
+        mounted=mounted,
+    )
+    context.answer(document, reports.status(document))
+
+
+def _offline(place: Place, problem: str) -> dict[str, Any]:
+    """What the store says. `problem`: why its daemon does not say it."""
+    from cowfs.format import records
+    from cowfs.service import workspace
+    from cowfs.service.selectors import on_line
+    from cowfs.service.timeline import head_counts
+
+    with workspace.reading(Path(place.store), None) as opened:
+        lineage = opened.reader.lineage(opened.branch.head)
+        last = next(on_line(opened.reader, lineage), None)
+        changes = head_counts(opened)
+        used = opened.store.bytes_used()
+    problems = [{"kind": "daemon", "path": place.mountpoint, "detail": problem}] if problem else []
+    return {
+        "branch": opened.branch.name,
+        "head_epoch": opened.branch.head,
+        "last_checkpoint": records.to_dict(last) if last else None,
+        "changes": records.to_dict(changes),
+        "import": None,
+        "store_bytes": used,
+        "uncommitted_bytes": 0,
+        "health": {"state": "dead" if problem else "ok", "problems": problems},
+        "time": time.time_ns(),
+        "pid": None,
+    }

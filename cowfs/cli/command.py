@@ -1,0 +1,109 @@
+"""What all commands have in common: `--json`, `--help` with examples, completion of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cowfs.cli.context import Context
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    Parameter = click.ParamType[str]
+else:
+    Parameter = click.ParamType
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class Command(click.Command):
+    """A click command whose help ends with examples: (command line, what it is for).
+
+    `after_dashes`: how many of the arguments came after a `--`, for commands whose arguments can
+    be checkpoints or paths.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta["after_dashes"] = len(args) - args.index("--") - 1 if "--" in args else 0
+        ctx.meta["dashes"] = "--" in args
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write_dl(self.examples, col_max=44)
+
+
+def _set_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(Context).json = True
+
+
+def command(name: str, *, examples: Sequence[tuple[str, str]]) -> Callable[[F], Command]:
+    """Make a function a command; it gets the `Context` first."""
+
+    def decorate(function: F) -> Command:
+        with_json = click.option(
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            callback=_set_json,
+            help="Print one JSON document instead of text.",
+        )(click.pass_obj(function))
+        return click.command(name, cls=Command, examples=examples, context_settings=HELP)(with_json)
+
+    return decorate
+
+
+class Directory(Parameter):
+    """A directory, taken as it is: the command says what is wrong with it."""
+
+    name = "directory"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        return [click.shell_completion.CompletionItem(incomplete, type="dir")]
+
+
+class FilePath(Parameter):
+    """A path, taken as it is."""
+
+    name = "path"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        return [click.shell_completion.CompletionItem(incomplete, type="file")]
+
+
+class Checkpoint(Parameter):
+    """The name of a checkpoint. `paths`: a path may stand in its place; `suffix`: follows it."""
+
+    name = "checkpoint"
+
+    def __init__(self, *, paths: bool = False, suffix: str = "") -> None:
+        self._paths = paths
+        self._suffix = suffix
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        from cowfs.cli.completing import checkpoint_names
+
+        context = Context(ctx.find_root().params.get("directory"))
+        items = [
+            click.shell_completion.CompletionItem(name + self._suffix, help=about)
+            for name, about in checkpoint_names(context, incomplete)
+        ]
+        if self._paths:
+            items.append(click.shell_completion.CompletionItem(incomplete, type="file"))
+        return items
