@@ -16,14 +16,18 @@ from cowfs.service.verify.blocks import Blocks
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
 from cowfs.service.verify.others import check_base, check_changes, check_orphans
+from cowfs.service.verify.pages import FREE_LIST, MAIN, DamagedFileError, PageCheck
 from cowfs.service.verify.report import Problem, Progress, Report
 from cowfs.service.verify.scan import Scan
 from cowfs.service.verify.tree import check_tree
 from cowfs.service.workspace import ReadOnly
+from cowfs.store.env import TABLES
 from cowfs.store.snapshot import Reader
 from cowfs.volume.base import Base
 
 __all__ = ["Problem", "Progress", "Refresh", "Report", "verify", "verify_store"]
+
+DATA_FILE = "data.mdb"
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -61,24 +65,64 @@ def verify_store(reader: Reader, base: Base | None, *, progress: Progress = _sil
     report = Report()
     scan = Scan(reader, base, report, progress)
     try:
-        for check in _passes(scan):
-            check()
+        _check_pages(scan)
+        for name, needs, check in _passes(scan):
+            if needs & scan.unreadable:
+                report.skipped.append(name)
+            else:
+                check()
     finally:
         scan.close()
     return report
 
 
-def _passes(scan: Scan) -> list[Callable[[], None]]:
+def _check_pages(scan: Scan) -> None:
+    """Look at the file's structure first: LMDB itself trusts what it reads."""
+    check = PageCheck(scan.reader.store.path / DATA_FILE, scan.progress)
+    try:
+        for damage in check.run():
+            table = damage.table
+            if table == MAIN:
+                scan.unreadable.update(TABLES)
+            elif table != FREE_LIST:
+                scan.unreadable.add(table)
+            thing = f"page {damage.page}" if damage.page else "table"
+            scan.problem("structure", table, thing, damage.detail)
+    except DamagedFileError as error:
+        scan.unreadable.update(TABLES)
+        scan.problem("structure", "", DATA_FILE, str(error))
+    scan.report.checked["pages"] = check.pages
+
+
+_Pass = tuple[str, frozenset[str], Callable[[], None]]
+
+
+def _passes(scan: Scan) -> list[_Pass]:
+    """(name, tables that it reads, what it does), in order."""
     blocks = Blocks(scan)
+    history = {"meta", "epoch", "branch", "checkpoint", "label", "operation"}
+    names = {"inode", "dirent", "link"}
+
+    def step(name: str, tables: set[str], check: Callable[[], None]) -> _Pass:
+        return name, frozenset(tables), check
+
     return [
-        lambda: check_history(scan),
-        blocks.scrub,
-        lambda: check_tree(scan),
-        blocks.extents,
-        lambda: check_changes(scan),
-        lambda: check_base(scan),
-        lambda: check_orphans(scan),
-        scan.report_derived,
-        lambda: check_counters(scan),
-        blocks.unused,
+        step("history", history, lambda: check_history(scan)),
+        step("blocks", {"block"}, blocks.scrub),
+        step(
+            "tree",
+            history | names | {"xattr", "change", "origin"},
+            lambda: check_tree(scan),
+        ),
+        step("extents", history | names | {"extent", "block", "orphan"}, blocks.extents),
+        step("changes", history | names | {"change"}, lambda: check_changes(scan)),
+        step(
+            "base",
+            history | names | {"base", "origin", "hardlink", "extent"},
+            lambda: check_base(scan),
+        ),
+        step("orphans", history | names | {"orphan"}, lambda: check_orphans(scan)),
+        step("derived", history | names, scan.report_derived),
+        step("counters", history | names, lambda: check_counters(scan)),
+        step("unused", history | names | {"extent", "block", "orphan"}, blocks.unused),
     ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
 from cowfs.service.verify.history import State
+from cowfs.service.verify.report import NOTE
 from cowfs.service.verify.scan import Scan, newest
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
@@ -134,6 +135,7 @@ class Blocks:
         """Every extent points to a block that exists, and its epoch tells of it."""
         scan = self._scan
         owner, content, ownerless = 0, -1, 0
+        orphans = {keys.unpack_id(value) for _, value in scan.reader.scan("orphan")}
         for key, digest in scan.each("extent"):
             if len(key) != 24 or len(digest) not in (0, 1, codec.HASH_SIZE):
                 detail = f"its key has {len(key)} bytes, its value {len(digest)}"
@@ -146,11 +148,11 @@ class Blocks:
                 content = keys.unpack_id(key)
                 scan.use(content)
                 owner = self._owner(content)
-                ownerless += not owner
+                ownerless += not owner and content not in orphans
             self._extent(key, digest, content, owner)
         if ownerless:
             detail = f"{ownerless} contents belong to no inode; reclaimable"
-            scan.problem("leftover", "extent", "", detail, severity="note")
+            scan.problem("leftover", "extent", "", detail, severity=NOTE)
         for bad in dict.fromkeys(self._bad.values()):
             self._report(bad)
 
@@ -284,4 +286,4 @@ class Blocks:
         scan.progress("unused", total, total)
         if count:
             detail = f"{count} blocks ({size} bytes) that nothing needs any more; reclaimable"
-            scan.problem("unreferenced-blocks", "block", "", detail, severity="note")
+            scan.problem("unreferenced-blocks", "block", "", detail, severity=NOTE)

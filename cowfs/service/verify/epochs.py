@@ -33,6 +33,7 @@ def check_history(scan: Scan) -> None:
     _labels(scan, checkpoints)
     _epochs(scan, set(scan.history.heads))
     _branches(scan, branches, checkpoints)
+    _applying(scan)
     _operations(scan)
 
 
@@ -175,6 +176,13 @@ def _branches(
             for missing in [item for item in stack if item not in checkpoints]:
                 detail = f"its {what} stack names checkpoint {missing}, which does not exist"
                 scan.problem("branch", "branch", name, detail)
+
+
+def _applying(scan: Scan) -> None:
+    """The epoch of an `apply` that was interrupted."""
+    value = scan.reader.get("meta", b"applying")
+    if value is not None and (len(value) != 8 or keys.unpack_id(value) not in scan.history.epochs):
+        scan.problem("applying", "meta", "applying", "the epoch to apply does not exist")
 
 
 def _operations(scan: Scan) -> None:

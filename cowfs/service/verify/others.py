@@ -15,7 +15,7 @@ from cowfs.service.verify.values import name_fault
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
-from cowfs.volume.base import Base, fingerprint
+from cowfs.volume.base import STAGING, Base, fingerprint
 
 _DIRECTORY, _REGULAR = 4, 8
 
@@ -70,6 +70,14 @@ def check_base(scan: Scan) -> None:
             scan.problem("hardlink", "hardlink", key.hex(), detail, inode=ino)
 
 
+def _place_fault(parent: int, name: bytes) -> str:
+    """What is wrong with a place in the base; while `apply` runs, things wait in its staging
+    directory below the root."""
+    if parent == 1 and name.startswith(STAGING + b"/"):
+        name = name[len(STAGING) + 1 :]
+    return name_fault(name)
+
+
 def _kind(scan: Scan, ino: int) -> int | None:
     """The type of an inode in its newest version, None when it has none (left)."""
     for _, value in scan.reader.scan("inode", keys.pack_id(ino)):
@@ -85,7 +93,7 @@ def _base(scan: Scan) -> None:
     for key, value in scan.each("base"):
         parent, name = keys.unpack_id(key), key[8:]
         thing = f"{parent}/{text(name)}"
-        if fault := "its key is too short" if len(key) < 9 else name_fault(name):
+        if fault := _place_fault(parent, name):
             scan.problem("record", "base", key.hex(), fault)
             continue
         try:
@@ -136,7 +144,7 @@ def _origin_fault(scan: Scan, number: int, record: records.OriginRecord) -> str:
         return f"its state is {record.state}"
     if number == 1:
         return "" if (record.parent, record.name) == (0, b"") else "the root has a place"
-    if fault := name_fault(record.name):
+    if fault := _place_fault(record.parent, record.name):
         return fault
     if not scan.has("origin", keys.pack_id(record.parent)):
         return f"directory {record.parent} did not come from the base"

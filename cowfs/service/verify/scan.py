@@ -54,15 +54,16 @@ class Scan:
         txn = cast(Any, self.reader.txn)
         return int(txn.stat(self.reader.store.tables[table])["entries"])
 
-    def each(self, table: str) -> Iterator[tuple[bytes, bytes]]:
-        """All records of a table in key order, counted and with progress."""
+    def each(self, table: str, *, shown: bool = True) -> Iterator[tuple[bytes, bytes]]:
+        """All records of a table in key order, counted; with progress, when `shown`."""
         total, done = self.entries(table), 0
         for record in self.reader.scan(table):
-            if not done % _EVERY:
+            if shown and not done % _EVERY:
                 self.progress(table, done, total)
             done += 1
             yield record
-        self.progress(table, total, total)
+        if shown:
+            self.progress(table, total, total)
         self.report.checked[table] += done
 
     def cursor(self, table: str) -> Cursor:

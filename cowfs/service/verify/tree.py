@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
-from cowfs.service.verify.report import text
+from cowfs.service.verify.report import NOTE, text
 from cowfs.service.verify.scan import Scan, newest
 from cowfs.service.verify.values import (
     damaged_dirent_key,
@@ -43,7 +43,7 @@ class _Stream:
     """One table, taken in portions that belong to one inode number."""
 
     def __init__(self, scan: Scan, table: str) -> None:
-        self._records = scan.each(table)
+        self._records = scan.each(table, shown=table == "inode")
         self._next: tuple[bytes, bytes] | None = next(self._records, None)
 
     @property
@@ -432,7 +432,7 @@ class _Tree:
                 self._unchanged("xattr", thing, epoch, ino)
         if left:
             detail = f"{left} extended attributes of an inode that no state has; reclaimable"
-            scan.problem("leftover", "xattr", f"{ino}", detail, severity="note")
+            scan.problem("leftover", "xattr", f"{ino}", detail, severity=NOTE)
 
     # -- what they say together ---------------------------------------------------------------
 
