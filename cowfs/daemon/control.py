@@ -59,6 +59,8 @@ class ControlServer:
         self._methods = methods
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._path = store / SOCKET_NAME
+        self._idle = threading.Condition()
+        self._answering = 0
         self._path.unlink(missing_ok=True)
         fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         old = os.umask(0o177)
@@ -77,6 +79,11 @@ class ControlServer:
         """Stop listening; connections end with the process."""
         self._path.unlink(missing_ok=True)
         self._socket.close()
+
+    def wait_idle(self, timeout: float) -> None:
+        """Let requests that are being answered finish, so that no client is left without one."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._answering, timeout)
 
     def _accept(self) -> None:
         while True:
@@ -101,7 +108,14 @@ class ControlServer:
             author = peer(connection)
             with connection.makefile("rb") as lines:
                 while line := lines.readline(_MAX_LINE):
-                    self._answer(line, author, send)
+                    with self._idle:
+                        self._answering += 1
+                    try:
+                        self._answer(line, author, send)
+                    finally:
+                        with self._idle:
+                            self._answering -= 1
+                            self._idle.notify_all()
         except (OSError, ValueError) as error:
             log.debug("a control connection ended: %s", error)
 

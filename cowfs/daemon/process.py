@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 """How long a change may wait before its group is closed (contract 4)."""
+_ANSWER_SECONDS = 10.0
 _LOG_BYTES = 1 << 20
 _BUSY_REQUESTS = 20
 _MNT_DETACH = 2
@@ -110,6 +111,7 @@ class Daemon:
         self._fuse.join()
         self._stop.set()
         self._server.close()
+        self._server.wait_idle(_ANSWER_SECONDS)
         self._walker.stop()
         timer.join()
         unmount_kernel(unmount=False)

@@ -3,8 +3,9 @@
 pyfuse3 waits for each request in trio (a lock, epoll): most of the time of a small request. Its
 module-level coroutine `_wait_fuse_readable`, looked up at each request, is replaced by a wait in
 poll(2) that also watches an eventfd: by it other threads hand in functions (`Loop.call`,
-`Loop.post`). trio runs only when such a function may have made a waiting handler ready, and once
-in `_EVERY` requests. After a reply the wait stays awake for a moment before it sleeps, because
+`Loop.post`). trio runs only when such a function has made a waiting handler ready, and once in
+`_EVERY` requests: a worker that blocks in poll(2) keeps all others from running, so none does while
+a handler is ready to go on (`_woken`). After a reply the wait stays awake for a moment before it sleeps, because
 waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows both); it stops
 doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is used.
 
@@ -55,7 +56,8 @@ class Loop:
         self._options = options
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._inbox: deque[Callable[[], None]] = deque()
-        self._waiting: dict[TransactionGroup, trio.Event] = {}
+        self._waiting: dict[TransactionGroup, tuple[trio.Event, int]] = {}
+        self._woken = 0
         self._stopping = False
         self._ended = threading.Event()
         volume.writer.set_notify(lambda: self.post(self._after_commit))
@@ -158,6 +160,8 @@ class Loop:
             end = clock() + _SPIN_NS
             timeout: int | None = 0
             while not self._stopping:
+                while self._woken:
+                    await checkpoint()  # a handler whose commit is done must not starve
                 ready = poll(timeout)
                 if not ready:
                     if clock() > end:
@@ -177,10 +181,11 @@ class Loop:
         """Wait for a group. Raises PosixError(ENOSPC or EIO) when it cannot be written now."""
         if group.done:
             return
-        event = self._waiting.get(group)
-        if event is None:
-            event = self._waiting[group] = trio.Event()
+        event, waiters = self._waiting.get(group, (None, 0))
+        event = event or trio.Event()
+        self._waiting[group] = event, waiters + 1
         await event.wait()
+        self._woken -= 1
         if not group.done:
             failure = self.volume.writer.failure
             full = failure is not None and is_full(failure)
@@ -190,7 +195,9 @@ class Loop:
         self.volume.reap()
         failed = self.volume.writer.failure is not None
         for group in [g for g in self._waiting if g.done or failed]:
-            self._waiting.pop(group).set()
+            event, waiters = self._waiting.pop(group)
+            self._woken += waiters
+            event.set()
 
 
 def _fuse_fd() -> int:
