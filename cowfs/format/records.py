@@ -171,7 +171,7 @@ class Counts(msgspec.Struct, array_like=True, frozen=True):
 class EpochRecord(msgspec.Struct, array_like=True, frozen=True):
     """`run_start`: the first epoch of the unbroken run (each epoch the child of the one before)
     that this one belongs to; a lineage is followed run by run, not epoch by epoch.
-    `sealed`: time of sealing, 0 while it is a head."""
+    `sealed`: time of sealing, 0 while it is a head. `checkpoint`: id of the one that sealed it."""
 
     parent: int
     run_start: int
@@ -179,6 +179,7 @@ class EpochRecord(msgspec.Struct, array_like=True, frozen=True):
     opened: int
     sealed: int = 0
     counts: Counts = Counts()
+    checkpoint: str = ""
 
 
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -73,11 +73,13 @@ def get_checkpoint(reader: Reader, checkpoint_id: str) -> records.CheckpointReco
 
 
 def on_line(reader: Reader, lineage: Lineage) -> Iterator[records.CheckpointRecord]:
-    """The checkpoints that a lineage goes through, newest first."""
-    by_epoch = {record.epoch: record for record in all_checkpoints(reader)}
-    for epoch in sorted(by_epoch, reverse=True):
-        if epoch < lineage.head and lineage.visible(epoch):
-            yield by_epoch[epoch]
+    """The checkpoints that a lineage goes through, newest first: one record a step."""
+    epoch = lineage.head
+    while epoch:
+        epoch = reader.epoch(epoch).parent
+        sealed_by = reader.epoch(epoch).checkpoint
+        if sealed_by:
+            yield get_checkpoint(reader, sealed_by)
 
 
 def resolve(reader: Reader, head: int, selector: str, now_ns: int) -> Point:

@@ -176,7 +176,13 @@ def _advance(
         keys.pack_id(epoch),
         records.encode(
             records.EpochRecord(
-                opened.parent, opened.run_start, opened.branch, opened.opened, moment, counts
+                opened.parent,
+                opened.run_start,
+                opened.branch,
+                opened.opened,
+                moment,
+                counts,
+                checkpoint.id,
             )
         ),
     )

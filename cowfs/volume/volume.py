@@ -251,8 +251,9 @@ def create_volume(path: Path, base: Base | None, root: BaseEntry, start_id: str)
     start = records.CheckpointRecord(
         start_id, 0, MAIN, "start", moment, message="before the first mount"
     )
+    first = records.EpochRecord(0, 0, MAIN, moment, moment, checkpoint=start_id)
     rows += [
-        ("epoch", keys.pack_id(0), records.encode(records.EpochRecord(0, 0, MAIN, moment, moment))),
+        ("epoch", keys.pack_id(0), records.encode(first)),
         ("epoch", keys.pack_id(1), records.encode(records.EpochRecord(0, 0, MAIN, moment))),
         ("branch", MAIN.encode(), records.encode(records.BranchRecord(MAIN, 1))),
         ("checkpoint", start_id.encode(), records.encode(start)),
