@@ -24,7 +24,7 @@ _LAST_BLOCK = ((1 << 63) - 1) // BLOCK_SIZE
 _PREFIX = 8
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Bad:
     """A block that cannot be read, and the extents that need it."""
 

@@ -112,14 +112,14 @@ class Scan:
         """Report something.
 
         states: those that show it; or `checkpoints`, by their ids. inode: the one whose paths in
-        these states are named; or `paths` themselves.
+        these states (or in all, when none is given) are named; or `paths` themselves.
         """
         if severity == ERROR and not self.report.room(check):
             return
         hit = list(states)
         found = list(paths)
         if inode and not found:
-            found = self.paths(inode, hit)
+            found = self.paths(inode, hit or self.history.states)
         self.report.add(
             check,
             table,

@@ -1,0 +1,1 @@
+"""Tests of `cowfs verify`: each breaks one thing in a sound store."""

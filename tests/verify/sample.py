@@ -1,0 +1,176 @@
+"""A small store with a bit of everything, and hands that break one thing in it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from cowfs.format import codec, keys, records
+from cowfs.service.verify import Report, verify
+from cowfs.service.workspace import reading
+from cowfs.store.env import TABLES
+from tests.support.volumes import START, Rig
+
+BLOCK = 65536
+
+
+def noise(seed: int, size: int) -> bytes:
+    """Bytes that do not compress, always the same for a seed."""
+    return random.Random(seed).randbytes(size)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A store, closed. names: checkpoint ids to the names that the tests use for them.
+
+    Its states (the epoch in parentheses; `now` is a child of `one`):
+
+        start (0)   docs/readme (imported, 2 blocks), docs/old, empty/, link, shared1 = shared2
+        one (1)     + src/main (2 blocks) = src/alias, src/util, src/deep/inner/, attribute user.a
+        two (2)     src/main changed (a delta), src/util gone, docs/old renamed to src/old
+        lost (3)    + three; the rescue checkpoint of the restore to `one`
+        now (4)     like one, + fresh, and src/util emptied and written anew
+    """
+
+    store: Path
+    base: Path
+    inos: dict[str, int]
+    names: dict[str, str]
+
+    def copy(self, to: Path) -> Sample:
+        """The same store elsewhere, to be broken."""
+        shutil.copytree(self.store, to, ignore=shutil.ignore_patterns("lock.mdb"))
+        return replace(self, store=to)
+
+    def verify(self, **options: Any) -> Report:
+        fd = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with reading(self.store, fd) as workspace:
+                return verify(workspace, **options)
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def open(self) -> Iterator[Hands]:
+        """The store's tables, for writing behind cowfs's back."""
+        env = lmdb.open(str(self.store), max_dbs=len(TABLES), map_size=1 << 30)
+        try:
+            tables = {name: env.open_db(name.encode(), create=False) for name in TABLES}
+            with env.begin(write=True) as txn:
+                yield Hands(txn, tables, self.inos)
+        finally:
+            env.close()
+
+
+class Hands:
+    """One write transaction on a sample's store."""
+
+    def __init__(self, txn: Any, tables: dict[str, Any], inos: dict[str, int]) -> None:
+        self._txn = txn
+        self._tables = tables
+        self.inos = inos
+
+    def get(self, table: str, key: bytes) -> bytes:
+        value = self._txn.get(key, db=self._tables[table])
+        assert value is not None, f"the sample has no such record in {table}"
+        return bytes(value)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        self._txn.put(key, value, db=self._tables[table])
+
+    def drop(self, table: str, key: bytes) -> None:
+        assert self._txn.delete(key, db=self._tables[table]), f"no such record in {table}"
+
+    def rows(self, table: str, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
+        with self._txn.cursor(db=self._tables[table]) as cursor:
+            return [(bytes(k), bytes(v)) for k, v in cursor if bytes(k).startswith(prefix)]
+
+    # -- by the sample's names ----------------------------------------------------------------
+
+    def inode(self, path: str, epoch: int) -> records.InodeRecord:
+        return records.unpack_inode(self.get("inode", keys.inode_key(self.inos[path], epoch)))
+
+    def change_inode(self, path: str, epoch: int, **fields: Any) -> None:
+        """Replace fields of one version of an inode."""
+        record = self.inode(path, epoch)._replace(**fields)
+        self.put("inode", keys.inode_key(self.inos[path], epoch), records.pack_inode(*record))
+
+    def name(self, parent: str, name: bytes, ino: int, kind: int, epoch: int) -> None:
+        """Enter a name as the writer does: dirent, link and change record."""
+        above = self.inos[parent]
+        self.put("dirent", keys.dirent_key(above, name, epoch), records.pack_dirent(ino, kind))
+        self.put("link", keys.link_key(ino, above, name, epoch), bytes((kind,)))
+        self.put("change", keys.change_dirent_key(epoch, above, name), b"")
+
+    def unname(self, parent: str, name: bytes, ino: int, epoch: int) -> None:
+        """Take out what `name` enters."""
+        above = self.inos[parent]
+        self.drop("dirent", keys.dirent_key(above, name, epoch))
+        self.drop("link", keys.link_key(ino, above, name, epoch))
+        self.drop("change", keys.change_dirent_key(epoch, above, name))
+
+    def extent(self, path: str, number: int, epoch: int) -> tuple[bytes, bytes]:
+        """(key, hash) of the extent that an epoch wrote."""
+        content = self.inode(path, epoch).content
+        key = keys.extent_key(content, number, epoch)
+        return key, self.get("extent", key)
+
+    def delta(self) -> tuple[bytes, bytes, bytes]:
+        """(hash, value, hash of the reference) of the sample's delta block."""
+        for digest, value in self.rows("block"):
+            if (reference := codec.delta_reference(value)) is not None:
+                return digest, value, reference
+        raise AssertionError("the sample has no delta")
+
+    def change_record(self, table: str, key: bytes, kind: type[Any], **fields: Any) -> None:
+        """Replace fields of a history record."""
+        old = records.decode(self.get(table, key), kind)
+        values = [fields.get(name, getattr(old, name)) for name in kind.__struct_fields__]
+        self.put(table, key, records.encode(kind(*values)))
+
+
+def build(directory: Path) -> Sample:
+    """Make the sample in an empty directory."""
+    base = directory / "base"
+    (base / "docs").mkdir(parents=True)
+    (base / "empty").mkdir()
+    (base / "docs" / "readme").write_bytes(noise(1, 70_000))
+    (base / "docs" / "old").write_bytes(b"old")
+    (base / "shared1").write_bytes(b"shared")
+    os.link(base / "shared1", base / "shared2")
+    os.symlink("docs/readme", base / "link")
+    rig = Rig(directory / "store", base)
+    rig.tree()
+    for path in (b"src", b"src/deep", b"src/deep/inner"):
+        rig.mkdir(path)
+    rig.create(b"src/main", noise(2, 100_000))
+    rig.link(b"src/main", b"src/alias")
+    rig.create(b"src/util", b"util")
+    rig.setxattr(b"src/main", b"user.a", b"1")
+    one = rig.checkpoint(label="v1")
+    rig.write(b"src/main", b"changed", 10)
+    rig.unlink(b"src/util")
+    rig.rename(b"docs/old", b"src/old")
+    two = rig.checkpoint("two")
+    rig.create(b"three", noise(3, 1000))
+    lost = rig.restore(one).rescue
+    rig.create(b"fresh", noise(4, 1000))
+    rig.save(b"src/util", b"more")
+    rig.volume.sync()
+    inos = {path.decode(): facts.ino for path, facts in rig.tree().items()}
+    inos[""] = 1
+    epochs = (one.epoch, two.epoch, lost.epoch, rig.view.head)
+    assert epochs == (1, 2, 3, 4)
+    ((_, three),) = list(rig.volume.reader.scan("dirent", keys.dirent_prefix(1, b"three")))
+    inos["three"] = keys.unpack_id(three)
+    rig.finish(check=False)
+    names = {START: "start", one.id: "one", two.id: "two", lost.id: "lost", "@": "now"}
+    return Sample(directory / "store", base, inos, names)
