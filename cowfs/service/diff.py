@@ -9,7 +9,9 @@ paths it is the same file, at different ones it was renamed (R). Then a gone and
 one path are paired: the file was replaced, as editors and git do it (M, P, T, or no change).
 What is left was deleted (D) or added (A). So each path of the old state is taken away by one
 change at most, and each path of the new state is made by one at most; a file that was
-overwritten by a rename is a D beside the R.
+overwritten by a rename is a D beside the R. Directories are matched before what is in them: where
+a directory moved away and a new one took its path, nothing in the two is paired by path (a file
+that stayed at its path while its directory moved is an R with two equal paths).
 
 Threading: as the workspace.
 """
@@ -204,28 +206,24 @@ class _Comparison:
     def _match(self) -> None:
         """Pair the names that are gone with those that are new; the rest is D and A."""
         gone, made = self._gone, self._made
+        by_inode = _same_inode(gone, made)
+        place = _Places(gone, {before.path: after.path for before, after in by_inode})
         pairs: list[tuple[Node, Node]] = []
-        leaving: dict[int, list[bytes]] = {}
-        for path in sorted(gone):
-            node = gone[path]
-            twin = made.get(path)
-            if node.ino and twin is not None and twin.ino == node.ino:
-                pairs.append((gone.pop(path), made.pop(path)))
-            elif node.ino:
-                leaving.setdefault(node.ino, []).append(path)
-        renamed: list[tuple[Node, Node]] = []
-        for path in sorted(made):
-            sources = leaving.get(made[path].ino)
-            if sources:
-                renamed.append((gone.pop(sources.pop(0)), made.pop(path)))
+        for before, after in by_inode:
+            del gone[before.path], made[after.path]
+            if before.path == after.path and place.stays(before.path):
+                pairs.append((before, after))
+            else:
+                self._renamed(before, after)
         for path in sorted(made.keys() & gone.keys()):
-            pairs.append((gone.pop(path), made.pop(path)))
+            # What was in a directory that moved away is not what is in a new one in its place.
+            if place.stays(path):
+                pairs.append((gone.pop(path), made.pop(path)))
+                place.known[path] = path
         for before, after in pairs:
             self._pair(before, after, None)
-        for before, after in renamed:
-            self._renamed(before, after)
         self._deleted(gone)
-        self._added(made, {after.ino: after.path for _, after in (*pairs, *renamed)})
+        self._added(made, {after.ino: after.path for _, after in (*pairs, *by_inode)})
 
     def _deleted(self, gone: dict[bytes, Node]) -> None:
         for path in sorted(gone):
@@ -316,6 +314,57 @@ class _Comparison:
         if self.times and before.mtime != after.mtime:
             out.append("mtime")
         return tuple(out)
+
+
+def _same_inode(gone: dict[bytes, Node], made: dict[bytes, Node]) -> list[tuple[Node, Node]]:
+    """Pairs of a gone and a new name of one inode, those at equal paths first."""
+    leaving: dict[int, dict[bytes, Node]] = {}
+    for path in sorted(gone):
+        if ino := gone[path].ino:
+            leaving.setdefault(ino, {})[path] = gone[path]
+    coming = [made[path] for path in sorted(made) if made[path].ino in leaving]
+    pairs = []
+    rest = []
+    for after in coming:
+        before = leaving[after.ino].pop(after.path, None)
+        if before is not None:
+            pairs.append((before, after))
+        else:
+            rest.append(after)
+    for after in rest:
+        names = leaving[after.ino]
+        if names:
+            pairs.append((names.pop(next(iter(names))), after))
+    return pairs
+
+
+class _Places:
+    """Where the paths of the old state lead in the new one.
+
+    known: old path to new path of what was matched; it grows while matching goes on.
+    """
+
+    def __init__(self, gone: dict[bytes, Node], known: dict[bytes, bytes]) -> None:
+        self._gone = gone
+        self.known = known
+
+    def stays(self, path: bytes) -> bool:
+        """Whether the directory that a path is in has the same path in the new state."""
+        directory = path.rpartition(b"/")[0]
+        return self._of(directory) == directory
+
+    def _of(self, path: bytes) -> bytes | None:
+        rest = b""
+        at = path
+        while at:
+            found = self.known.get(at)
+            if found is not None:
+                return found + rest
+            if at in self._gone:
+                return None
+            at, _, name = at.rpartition(b"/")
+            rest = b"/" + name + rest
+        return rest[1:]
 
 
 def _collect(top: Node, into: dict[bytes, Node], other: Tree) -> None:
@@ -476,15 +525,27 @@ def _file_pairs(
     pairs = [(_carried(before), _carried(after)) for before, after in pairs]
     left = {one.path for one, two in pairs if one and (two is None or one.path != two.path)}
     taken = {two.path for one, two in pairs if two and (one is None or one.path != two.path)}
+    # Where a file takes a directory's place, or the other way round, a rename is none for git.
+    above_left = {top for path in left for top in _above(path)}
+    above_taken = {top for path in taken for top in _above(path)}
     renames: list[_Pair] = []
     gone: dict[bytes, Node] = {}
     made: dict[bytes, Node] = {}
     for one, two in pairs:
-        if one and two and one.path != two.path and one.path not in taken:
-            free = two.path not in left and not any(top in left for top in _above(two.path))
-            if free and _same_type(one, two):
-                renames.append((one, two))
-                continue
+        if (
+            one
+            and two
+            and one.path != two.path
+            and one.path not in taken
+            and one.path not in above_taken
+            and taken.isdisjoint(_above(one.path))
+            and two.path not in left
+            and two.path not in above_left
+            and left.isdisjoint(_above(two.path))
+            and _same_type(one, two)
+        ):
+            renames.append((one, two))
+            continue
         if one:
             gone[one.path] = one
         if two:

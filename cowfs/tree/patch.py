@@ -2,8 +2,9 @@
 
 The format is that of git-diff(1), "Generating patch text with -p", with two liberties that
 `git apply` and GNU patch allow: names with a space are quoted, because GNU patch ends a name in
-the line `diff --git` at a space; and the line `index` is left out where `git apply` can do
-without it.
+the line `diff --git` at a space; and the line `index` is left out where the tools can do without
+it. GNU patch cannot put a directory where a file was, or the other way round, in one patch, and
+knows no binary contents; `git apply` does it all.
 
 Threading: pure functions.
 """
@@ -270,10 +271,18 @@ def file_patch(old: Blob | None, new: Blob | None) -> bytes:
         if old.path != new.path:
             head.append(b"similarity index %d%%\n" % similarity(before, after))
             head.append(b"rename from %s\nrename to %s\n" % (quote(old.path), quote(new.path)))
+    binary = is_binary(before) or is_binary(after)
+    whole = old is None or new is None
+    if binary or (whole if before == after else side.mode == 0o120000):
+        # Besides git, for binary contents, GNU patch needs this line: to delete an empty file, and
+        # to know that a link is one.
+        head.append(_index(old, new))
     if before == after:
         return b"".join(head)
-    if is_binary(before) or is_binary(after):
-        head.extend(_binary(old, new))
+    if binary:
+        head.append(b"GIT binary patch\n")
+        head.extend(_literal(after))
+        head.extend(_literal(before))
         return b"".join(head)
     head.append(b"--- %s\n" % (quote(old_name) if old else b"/dev/null"))
     head.append(b"+++ %s\n" % (quote(new_name) if new else b"/dev/null"))
@@ -345,17 +354,15 @@ def blob_id(data: bytes) -> str:
     return digest.hexdigest()
 
 
-def _binary(old: Blob | None, new: Blob | None) -> Iterator[bytes]:
-    """Both contents whole, so that the patch also applies backwards (`git apply` wants the ids)."""
+def _index(old: Blob | None, new: Blob | None) -> bytes:
     one = blob_id(old.data) if old else _NO_OBJECT
     two = blob_id(new.data) if new else _NO_OBJECT
     mode = f" {old.mode:o}" if old and new and old.mode == new.mode else ""
-    yield f"index {one}..{two}{mode}\nGIT binary patch\n".encode()
-    yield from _literal(new.data if new else b"")
-    yield from _literal(old.data if old else b"")
+    return f"index {one}..{two}{mode}\n".encode()
 
 
 def _literal(data: bytes) -> Iterator[bytes]:
+    """A whole content. A patch has both, the new one first, so that it also applies backwards."""
     yield b"literal %d\n" % len(data)
     packed = zlib.compress(data)
     for at in range(0, len(packed), 52):

@@ -24,10 +24,11 @@ from tests.history.states import (
 )
 from tests.support.volumes import Rig
 
-NAMES = [b"a", b"b", b"c\xff"]
+NAMES = [b"a", b"b"]
 PATHS = [
     b"/".join(parts) for depth in (1, 2, 3) for parts in itertools.product(NAMES, repeat=depth)
 ]
+PATHS += [b"c\xff", b"c\xff/a", b"a/c\xff"]
 CONTENTS = [b"", b"one\n", b"two\n", b"one\n" * 30000, bytes(70000) + b"end"]
 
 paths = st.sampled_from(PATHS)
@@ -148,7 +149,7 @@ def _edit(rig: Rig, made: list[records.CheckpointRecord], what: str, one: Any, t
             rig.setxattr(one, b"user.test", two)
 
 
-@given(st.lists(edits, max_size=8), st.lists(edits, min_size=1, max_size=14), st.booleans())
+@given(st.lists(edits, max_size=8), st.lists(edits, min_size=1, max_size=25), st.booleans())
 @settings(
     max_examples=60,
     deadline=None,
