@@ -491,6 +491,17 @@ def epoch_without_a_time(hands: Hands) -> None:
     hands.change_record("epoch", keys.pack_id(3), EpochRecord, opened=0)
 
 
+@case("epoch-checkpoint", "epoch", "2", ("two",))
+def epoch_sealed_by_no_checkpoint(hands: Hands) -> None:
+    hands.change_record("epoch", keys.pack_id(2), EpochRecord, checkpoint="0" * 12)
+
+
+@case("epoch-checkpoint", "epoch", "2", ("two",))
+def epoch_sealed_by_the_checkpoint_of_another(hands: Hands) -> None:
+    other = _checkpoint_of(hands, 1).decode()
+    hands.change_record("epoch", keys.pack_id(2), EpochRecord, checkpoint=other)
+
+
 def _checkpoint_of(hands: Hands, epoch: int) -> bytes:
     for key, value in hands.rows("checkpoint"):
         if records.decode(value, CheckpointRecord).epoch == epoch:

@@ -32,6 +32,7 @@ def check_history(scan: Scan) -> None:
     checkpoints = _checkpoints(scan)
     _labels(scan, checkpoints)
     _epochs(scan, set(scan.history.heads))
+    _sealing(scan, checkpoints)
     _branches(scan, branches, checkpoints)
     _applying(scan)
     _operations(scan)
@@ -108,6 +109,24 @@ def _epochs(scan: Scan, heads: set[int]) -> None:
         scan.problem("epoch-parent", "epoch", "0", "it is missing")
 
 
+def _sealing(scan: Scan, checkpoints: dict[str, records.CheckpointRecord]) -> None:
+    """An epoch and the checkpoint that sealed it name each other."""
+    wrong = checkpoints.keys() - {record.id for record in scan.history.checkpoints}
+    for epoch, record in scan.history.epochs.items():
+        name = record.checkpoint
+        if not name or name in wrong:
+            continue
+        found = checkpoints.get(name)
+        if found is None:
+            detail = f"checkpoint {name}, which sealed it, does not exist"
+        elif found.epoch != epoch:
+            detail = f"checkpoint {name}, which sealed it, belongs to epoch {found.epoch}"
+        else:
+            continue
+        states = [state for state in scan.history.states if state[1].head == epoch]
+        scan.problem("epoch-checkpoint", "epoch", f"{epoch}", detail, states=states)
+
+
 def _epoch_parent(scan: Scan, epoch: int, record: records.EpochRecord) -> str:
     if epoch == 0:
         return "" if record.parent == 0 else f"epoch 0 has the parent {record.parent}"
@@ -132,10 +151,11 @@ def _checkpoints(scan: Scan) -> dict[str, records.CheckpointRecord]:
             detail = f"its epoch {record.epoch} does not exist"
             scan.problem("checkpoint-epoch", "checkpoint", name, detail, checkpoints=[name])
             continue
-        history.checkpoints.append(record)
         if record.epoch in history.heads:
             detail = f"its epoch {record.epoch} is still open"
             scan.problem("checkpoint-epoch", "checkpoint", name, detail, checkpoints=[name])
+            continue
+        history.checkpoints.append(record)
     return found
 
 

@@ -65,8 +65,8 @@ def check_base(scan: Scan) -> None:
         ino = keys.unpack_id(value)
         scan.use(ino)
         kind = _kind(scan, ino)
-        if kind not in (None, _REGULAR):
-            detail = f"inode {ino} is not a regular file"
+        if kind == _DIRECTORY:
+            detail = f"inode {ino} is a directory"
             scan.problem("hardlink", "hardlink", key.hex(), detail, inode=ino)
 
 
