@@ -8,8 +8,10 @@ makes the system calls truncate(2) and utimensat(2) through the mount, as a *gho
 know its thread id and change nothing, while the kernel takes over size and mtime. (ctime it sets
 to now; it shows the restored one when the file was closed by all.)
 
-Threading: for the daemon's worker threads; never the FUSE thread, which these calls wait for. At
-most one thread at a time.
+A ghost reaches an inode without knowing a path, by a hidden name that only ghosts can look up.
+
+Threading: for the daemon's worker threads; never the FUSE thread, which these calls wait for. What
+ghosts do is serialised here.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from collections.abc import Callable, Iterator
 import pyfuse3
 
 from cowfs.mount.loop import Loop
+from cowfs.mount.operations import GHOST_PREFIX
+from cowfs.types import ROOT_INO
 from cowfs.volume.history import Invalidation
 
 log = logging.getLogger(__name__)
@@ -38,19 +42,43 @@ class Kernel:
     def __init__(self, loop: Loop, mountpoint: str) -> None:
         self._loop = loop
         self._mountpoint = os.fsencode(mountpoint)
+        self._lock = threading.Lock()
 
     def flush(self) -> None:
-        """Write all dirty pages and times back: syncfs(2) on the mount. Raises OSError.
+        """Write all dirty pages and times back, and wait until they are here. Raises OSError.
 
-        `pyfuse3.syncfs` would hold the GIL that the FUSE thread needs to serve the writes.
+        syncfs(2) writes times back and starts the write-back of pages, but it does not wait for
+        the pages of a FUSE mount. Pages can be dirty only while a handle that can write exists
+        (a mapping keeps it), and close(2) of any handle waits for all write-back of its inode: so
+        each inode with such a handle is opened and closed once. `pyfuse3.syncfs` would hold the GIL
+        that the FUSE thread needs to serve the writes.
         """
-        fd = os.open(self._mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = self._open_root()
         try:
-            if _libc.syncfs(fd) != 0:
+            if _libc.syncfs(root) != 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
+            writers = self._loop.call(self._loop.operations.writers)
+            if writers:
+                with self._ghost():
+                    for ino in writers:
+                        _wait_for_writeback(root, ino)
         finally:
-            os.close(fd)
+            os.close(root)
+
+    def _open_root(self) -> int:
+        return os.open(self._mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def _ghost(self) -> Iterator[None]:
+        """The calling thread is a ghost."""
+        ghosts, me = self._loop.operations.ghosts, threading.get_native_id()
+        with self._lock:
+            ghosts.add(me)
+            try:
+                yield
+            finally:
+                ghosts.discard(me)
 
     @contextlib.contextmanager
     def stranding(self) -> Iterator[None]:
@@ -71,53 +99,86 @@ class Kernel:
         if invalidation.files:
             self._correct_held(invalidation.files)
 
-    def _correct_held(self, files: list[tuple[int, int, bytes]]) -> None:
+    def _correct_held(self, files: list[int]) -> None:
         view = self._loop.volume.main
 
-        def still_held() -> list[tuple[bytes, int, int, int]]:
-            """(path, size, atime, mtime) of those the kernel has not forgotten."""
-            out = []
-            for ino, parent, name in files:
-                inode = view.inodes.get(ino)
-                if inode is None or not inode.nlookup or inode.orphan_epoch:
-                    continue
-                above = view.snapshot.directory_path(parent)
-                if above is not None:
-                    path = above + b"/" + name if above else name
-                    out.append((path, inode.size, inode.atime, inode.mtime))
-            return out
+        def still_held() -> list[tuple[int, int, int, int]]:
+            """(inode, size, atime, mtime) of those the kernel has not forgotten."""
+            found = (view.inodes.get(ino) for ino in files)
+            return [
+                (i.ino, i.size, i.atime, i.mtime)
+                for i in found
+                if i is not None and i.nlookup and not i.orphan_epoch
+            ]
 
         held = self._loop.call(still_held)
         if not held:
             return
-        ghosts, me = self._loop.operations.ghosts, threading.get_native_id()
-        root = os.open(self._mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        ghosts.add(me)
+        root = self._open_root()
         try:
-            for path, size, atime, mtime in held:
-                try:
-                    _correct(root, path, size, atime, mtime)
-                except OSError as error:
-                    log.warning("the kernel keeps old size or times of %r: %s", path, error)
+            with self._ghost():
+                for ino, size, atime, mtime in held:
+                    try:
+                        _correct(root, ino, size, atime, mtime)
+                    except OSError as error:
+                        log.warning(
+                            "the kernel keeps old size or times of inode %d: %s", ino, error
+                        )
         finally:
-            ghosts.discard(me)
             os.close(root)
 
 
-def _correct(root: int, path: bytes, size: int, atime: int, mtime: int) -> None:
-    """Make the kernel take over size and mtime of one file, if it shows others."""
-    shown = os.stat(path, dir_fd=root, follow_symlinks=False)
-    if shown.st_size != size:
-        place = b"/proc/self/fd/%d/%s" % (root, path)
+@contextlib.contextmanager
+def _hidden_name(root: int, ino: int) -> Iterator[bytes]:
+    """A name by which a ghost reaches an inode; the kernel forgets it afterwards."""
+    name = GHOST_PREFIX + b"%d" % ino
+    try:
+        yield name
+    finally:
+        _notify(pyfuse3.invalidate_entry, ROOT_INO, name)
+
+
+def _wait_for_writeback(root: int, ino: int) -> None:
+    """Return when everything that was written to an inode is here."""
+    with _hidden_name(root, ino) as name:
         try:
-            os.truncate(place, size)
+            os.close(_open_hidden(root, name))
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise  # else the inode is gone: its last handle was closed, which waited as well
+
+
+def _open_hidden(root: int, name: bytes) -> int:
+    """Open an inode whatever its mode is: a ghost's chmod(2) changes only what the kernel shows."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    for mode in (os.O_RDONLY, os.O_WRONLY):
+        try:
+            return os.open(name, mode | flags, dir_fd=root)
         except PermissionError:
-            os.chmod(path, 0o600, dir_fd=root)
-            os.truncate(place, size)
-        _notify(pyfuse3.invalidate_inode, shown.st_ino)
-    if shown.st_size != size or shown.st_mtime_ns != mtime:
-        os.utime(path, ns=(atime, mtime), dir_fd=root, follow_symlinks=False)
+            continue
+    shown = os.stat(name, dir_fd=root, follow_symlinks=False)
+    os.chmod(name, 0o600, dir_fd=root)
+    try:
+        return os.open(name, os.O_RDONLY | flags, dir_fd=root)
+    finally:
         _notify(pyfuse3.invalidate_inode, shown.st_ino, True)
+
+
+def _correct(root: int, ino: int, size: int, atime: int, mtime: int) -> None:
+    """Make the kernel take over size and mtime of one file, if it shows others."""
+    with _hidden_name(root, ino) as name:
+        shown = os.stat(name, dir_fd=root, follow_symlinks=False)
+        if shown.st_size != size:
+            place = b"/proc/self/fd/%d/%s" % (root, name)
+            try:
+                os.truncate(place, size)
+            except PermissionError:
+                os.chmod(name, 0o600, dir_fd=root)
+                os.truncate(place, size)
+            _notify(pyfuse3.invalidate_inode, ino)
+        if shown.st_size != size or shown.st_mtime_ns != mtime:
+            os.utime(name, ns=(atime, mtime), dir_fd=root, follow_symlinks=False)
+            _notify(pyfuse3.invalidate_inode, ino, True)
 
 
 def _notify(fn: Callable[..., None], *args: object) -> None:

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import pyfuse3
 
 from cowfs.store.writer import TransactionGroup
+from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, data, namespace
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
@@ -34,6 +35,8 @@ FOREVER = 1e8
 """Seconds that the kernel may keep names and attributes: until they are invalidated."""
 VIEW_SHIFT = 48
 INO_MASK = (1 << VIEW_SHIFT) - 1
+GHOST_PREFIX = b".cowfs-inode-"
+"""Below the root, with an inode number behind it: a name that only ghosts can look up."""
 _GROUP_BYTES = 16 << 20
 """Changed block bytes after which a group is closed before its time."""
 _LIMIT_BYTES = 96 << 20
@@ -96,6 +99,7 @@ class Operations:
         self._volume = volume
         self._waiter = waiter
         self._view = volume.main
+        self._writers: dict[int, int] = {}
         self._directories: dict[int, _Directory] = {}
         self._next_directory = 1
         self.ghosts: set[int] = set()
@@ -140,14 +144,35 @@ class Operations:
         inode.nlookup += 1
         return self._attributes(inode)
 
-    def _open(self, inode: Inode) -> pyfuse3.FileInfo:
+    def _open(self, inode: Inode, flags: int) -> pyfuse3.FileInfo:
+        """A handle: the inode number, and in bit 0 whether it can write."""
         inode.handles += 1
-        return pyfuse3.FileInfo(fh=inode.ino)
+        writable = flags & os.O_ACCMODE != os.O_RDONLY
+        if writable:
+            self._writers[inode.ino] = self._writers.get(inode.ino, 0) + 1
+        return pyfuse3.FileInfo(fh=inode.ino << 1 | writable)
+
+    def writers(self) -> list[int]:
+        """Inodes with a handle that can write: only these can have dirty pages."""
+        return list(self._writers)
+
+    def _ghost_entry(self, name: bytes) -> pyfuse3.EntryAttributes:
+        """What a ghost finds under a hidden name: the inode with the number in it. Nobody else
+        sees the name, and the kernel may not keep it."""
+        inode = self._view.inode(int(name[len(GHOST_PREFIX) :]))
+        inode.nlookup += 1
+        inode.attr = None
+        entry = self._attributes(inode)
+        inode.attr = None
+        entry.entry_timeout = 0
+        return entry
 
     # -- names ------------------------------------------------------------------------------
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
+        if ctx.pid in self.ghosts and parent == ROOT_INO and name.startswith(GHOST_PREFIX):
+            return self._ghost_entry(name)
         inode = namespace.lookup(self._view, parent, name)
         if inode is None:
             return self._absent
@@ -197,7 +222,7 @@ class Operations:
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
         inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, ctx)
-        return self._open(inode), self._entry(inode)
+        return self._open(inode, flags), self._entry(inode)
 
     @handler
     def link(self, ino: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext) -> Any:
@@ -313,16 +338,16 @@ class Operations:
             data.open_file(self._view, inode)
         if flags & os.O_TRUNC and inode.size and ctx.pid not in self.ghosts:
             attributes.set_attributes(self._view, inode, size=0)
-        return self._open(inode)
+        return self._open(inode, flags)
 
     @handler
     def read(self, fh: int, offset: int, size: int) -> bytes:
-        return data.read(self._view, self._view.inodes[fh], offset, size)
+        return data.read(self._view, self._view.inodes[fh >> 1], offset, size)
 
     async def write(self, fh: int, offset: int, buffer: bytes) -> int:
         """Store what the kernel wrote back; wait when the store cannot keep up."""
         view, volume = self._view, self._volume
-        inode = view.inodes[fh]
+        inode = view.inodes[fh >> 1]
         try:
             if volume.full:
                 raise PosixError(errno.ENOSPC)
@@ -344,8 +369,14 @@ class Operations:
 
     @handler
     def release(self, fh: int) -> None:
-        inode = self._view.inodes[fh]
+        inode = self._view.inodes[fh >> 1]
         inode.handles -= 1
+        if fh & 1:
+            left = self._writers[inode.ino] - 1
+            if left:
+                self._writers[inode.ino] = left
+            else:
+                del self._writers[inode.ino]
         self._view.release(inode)
 
     async def fsync(self, fh: int, datasync: bool) -> None:

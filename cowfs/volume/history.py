@@ -35,13 +35,13 @@ class Invalidation:
     """What the kernel may have cached and must look at again.
 
     names: (directory, name) whose meaning changed. inodes: attributes and pages changed.
-    files: (inode, directory, name) of regular files of which the kernel itself keeps size and
-    times while something holds the inode (writeback cache).
+    files: inodes of regular files, of which the kernel itself keeps size and times while something
+    holds the inode (writeback cache).
     """
 
     names: list[tuple[int, bytes]] = field(default_factory=list)
     inodes: list[int] = field(default_factory=list)
-    files: list[tuple[int, int, bytes]] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def invalidation_of(view: View, touched: Touched) -> Invalidation:
         invalidation.inodes.append(ino)
         if inode.is_file and not inode.orphan_epoch and ino in touched.inodes:
             links = view.snapshot.links(ino)
-            invalidation.files += [(ino, *links[0])] if links else []
+            invalidation.files.append(ino)
             if not inode.handles:
                 # Nobody holds it: let the kernel drop the inode with what it cached of it.
                 invalidation.names += [key for key in links if _in_kernel(known, key[0])]
