@@ -96,6 +96,18 @@ class Base:
         finally:
             os.close(fd)
 
+    def stat(self, path: bytes) -> os.stat_result | None:
+        """lstat of one entry, None when it is not there: the cheap part of `lookup`."""
+        try:
+            return os.stat(path, dir_fd=self.fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+        found = self.lookup(path)
+        return found.st if found is not None else None
+
     def open_file(self, path: bytes) -> int:
         """A descriptor of a regular file. Raises OSError."""
         directory, _, name = path.rpartition(b"/")
@@ -109,6 +121,9 @@ class Base:
         """A descriptor of the base file behind a content, None when it is another file now."""
         fd = self._files.get(content)
         if fd is not None:
+            if not same_file(os.fstat(fd), expected):
+                self.forget(content)
+                return None
             self._files.move_to_end(content)
             return fd
         try:

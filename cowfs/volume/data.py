@@ -16,6 +16,7 @@ import stat
 from cowfs.format import records
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
+from cowfs.volume.base import same_file
 from cowfs.volume.importing import recorded_fingerprint
 from cowfs.volume.inode import Buffer, Inode
 from cowfs.volume.posix import PosixError
@@ -121,18 +122,21 @@ def open_file(view: View, inode: Inode) -> None:
         return
     path = importer.base_path(origin)
     try:
-        if volume.base.cached_file(inode.content, path, recorded_fingerprint(entry)) is not None:
+        st = volume.base.stat(path)
+        if st is not None and same_file(st, recorded_fingerprint(entry)):
             return
         found = volume.base.lookup(path)
     except OSError as error:
         volume.problem("unreadable", path, f"cannot open the base: {error.strerror}")
         raise PosixError(error.errno or errno.EIO) from None
-    if found is None or not stat.S_ISREG(found.st.st_mode):
-        importer.lose(inode.content)
-        return
-    written = any(True for _ in view.snapshot.extents(inode.content))
-    if written or inode.blocks or inode.inflight:
-        importer.lose(inode.content)
+    replaced = found is not None and found.st.st_ino != entry.st_ino and inode.nlink > 1
+    if (
+        found is None
+        or replaced  # other names may still lead to the old file
+        or not stat.S_ISREG(found.st.st_mode)
+        or importer.written(view, inode, entry)
+    ):
+        importer.gone(entry, (origin.parent, origin.name))
         return
     importer.adopt_file(view, inode, origin.parent, found)
     volume.problem("external", path, "changed outside while mounted, adopted")

@@ -8,7 +8,8 @@ written or sealed. The table `base` keeps what lay under each name with a finger
 In a later life of the volume each directory is compared once with these fingerprints, when it is
 first looked into. What somebody changed meanwhile is adopted into the open epoch (contract 6),
 unless the workspace changed the same file: then the workspace's version stays, and the other one
-is saved by `apply` before it is overwritten.
+is saved by `apply` before it is overwritten. Where the workspace changed only the attributes of a
+file, the content is adopted and those attributes stay.
 
 Threading: owned by the volume's thread.
 """
@@ -21,10 +22,11 @@ import stat
 from typing import TYPE_CHECKING
 
 from cowfs.format import keys, records
+from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
-from cowfs.volume.base import BaseEntry, Fingerprint, fingerprint
+from cowfs.volume.base import BaseEntry, Fingerprint, fingerprint, same_file
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError
+from cowfs.volume.posix import PosixError, now
 
 if TYPE_CHECKING:
     from cowfs.volume.view import View
@@ -32,13 +34,19 @@ if TYPE_CHECKING:
 
 
 _DIRECTORY = stat.S_IFDIR >> 12
+_START = Lineage(((0, 0),))
+
+
+def is_shared(st: os.stat_result) -> bool:
+    """Whether a base file has several names, of any type that can have them."""
+    return st.st_nlink > 1 and not stat.S_ISDIR(st.st_mode)
 
 
 def inode_record(entry: BaseEntry, content: int) -> records.InodeRecord:
     """The inode of a base entry as of epoch 0."""
     st = entry.st
     regular = stat.S_ISREG(st.st_mode)
-    shared = stat.S_ISREG(st.st_mode) and st.st_nlink > 1
+    shared = is_shared(st)
     size = st.st_size if regular else len(entry.target) if entry.target else 0
     return records.InodeRecord(
         records.INODE_EXTERNAL_LINKS if shared else 0,
@@ -103,6 +111,7 @@ class Importer:
         self._fresh: dict[int, records.OriginRecord] = {}
         self._fresh_base: dict[bytes, bytes] = {}
         self._hardlinks: dict[bytes, int] = {}
+        self._fresh_links: dict[int, Fingerprint] = {}
         self.directories = 0
         self.files = 0
         self.complete = False
@@ -225,13 +234,20 @@ class Importer:
     def _import_entry(self, view: View, parent: Inode, entry: BaseEntry, epoch: int) -> Inode:
         """Enter one base entry at an epoch: inode, dirent, link, base, origin, xattrs."""
         volume, extra, name = self._volume, self._volume.extra, entry.name
-        shared = stat.S_ISREG(entry.st.st_mode) and entry.st.st_nlink > 1
+        shared = is_shared(entry.st)
         child = self._hardlinked(view, entry) if shared else None
-        if child is None:
+        if child is not None:
+            if epoch:
+                child.nlink += 1
+                view.mark(child)
+        else:
             ino = volume.take_id()
             child = Inode(ino, inode_record(entry, ino))
             child.xattrs = dict(entry.xattrs)
             view.inodes[ino] = child
+            if epoch:
+                view.created.add(ino)
+                view.mark(child)
             extra.put("inode", keys.inode_key(ino, epoch), child.pack())
             for xattr, value in entry.xattrs.items():
                 extra.put("xattr", keys.xattr_key(ino, xattr, epoch), b"\1" + value)
@@ -261,16 +277,30 @@ class Importer:
         if ino is None:
             value = self._volume.reader.get("hardlink", key)
             ino = keys.unpack_id(value) if value is not None else 0
-        if not ino:
+        if not ino or not self._is_now(ino, entry):
             return None
         try:
             return view.inode(ino)
         except PosixError:
             return None  # its other names were deleted from the workspace
 
+    def _is_now(self, ino: int, entry: BaseEntry) -> bool:
+        """Whether an inode was made of this very file: inode numbers of the base are used again."""
+        if ino in self._fresh_links:
+            return self._fresh_links[ino] == fingerprint(entry.st)
+        records_of = (self.base_entry(*link) for link in self._base_links(ino))
+        seen = fingerprint(entry.st)
+        return any(r.ino == ino and recorded_fingerprint(r) == seen for r in records_of if r)
+
+    def _base_links(self, ino: int) -> set[tuple[int, bytes]]:
+        """The places (parent, name) where the base had an inode, as far as it is known."""
+        reader, head = self._volume.reader, self._volume.main.snapshot
+        return {*Snapshot(reader, _START).links(ino), *head.links(ino)}
+
     def _remember_hardlink(self, entry: BaseEntry, ino: int) -> None:
         key = keys.hardlink_key(entry.st.st_dev, entry.st.st_ino)
         self._hardlinks[key] = ino
+        self._fresh_links[ino] = fingerprint(entry.st)
         self._volume.extra.put("hardlink", key, keys.pack_id(ino))
 
     def committed(self) -> None:
@@ -278,6 +308,7 @@ class Importer:
         self._fresh.clear()
         self._fresh_base.clear()
         self._hardlinks.clear()
+        self._fresh_links.clear()
 
     def moved(
         self, record: records.BaseRecord, parent: int, name: bytes, st: os.stat_result
@@ -329,6 +360,7 @@ class Importer:
             elif recorded_fingerprint(record) != fingerprint(entry.st):
                 self._adopt_change(view, inode, path, entry, record)
         for name, record in known.items():
+            self.forget_base(inode.ino, name)
             self._adopt_removal(view, inode, path, name, record)
 
     def _report(self, what: str, path: bytes, name: bytes, detail: str) -> None:
@@ -343,9 +375,7 @@ class Importer:
             )
             return
         child = self._import_entry(view, inode, entry, epoch=view.head)
-        view.created.add(child.ino)
         view.add_name(inode, entry.name, child)
-        view.mark(child)
         if child.is_dir:
             inode.nlink += 1
         view.mark(inode)
@@ -358,10 +388,9 @@ class Importer:
     def _adopt_removal(
         self, view: View, inode: Inode, path: bytes, name: bytes, record: records.BaseRecord
     ) -> None:
+        """The thing of `record` is not under its name any more."""
         assert inode.entries is not None
-        self.forget_base(inode.ino, name)
-        if record.content:
-            self.lose(record.content)
+        self.gone(record, (inode.ino, name))
         packed = inode.entries.get(name)
         if packed is None or packed >> 4 != record.ino:
             return
@@ -372,7 +401,7 @@ class Importer:
                 self._report("conflict", path, name, detail)
                 return
             inode.nlink -= 1
-        elif not self._unchanged(view, child):
+        elif not self._unchanged(view, child, record):
             self._report("conflict", path, name, "removed outside; the workspace's version stays")
             return
         view.drop_name(inode, name, child)
@@ -392,6 +421,8 @@ class Importer:
             origin = self.origin(directory.ino)
             if origin is not None and origin.state == records.ORIGIN_UNLISTED:
                 self.set_origin(directory.ino, records.ORIGIN_LOST, origin.parent, origin.name)
+                detail = "removed outside before it was read; older checkpoints cannot show it"
+                self._volume.problem("lost", self.base_path(origin), detail)
                 directory.entries = {}
             else:
                 directory.entries = {
@@ -399,16 +430,20 @@ class Importer:
                 }
         for name, packed in list(directory.entries.items()):
             child = view.inode(packed >> 4)
+            record = self.base_entry(directory.ino, name)
             if child.is_dir:
-                if not self._remove_tree(view, child):
+                if not self._remove_tree(view, child) or self.origin(child.ino) is None:
                     whole = False
                     continue
                 directory.nlink -= 1
-            elif not self._unchanged(view, child):
-                whole = False
+            elif record is None or record.ino != child.ino:
+                whole = False  # made by the workspace
                 continue
-            elif child.is_file and child.content:
-                self.lose(child.content)
+            else:
+                self.gone(record, (directory.ino, name))
+                if not self._unchanged(view, child, record):
+                    whole = False
+                    continue
             view.drop_name(directory, name, child)
             view.mark(directory)
             if child.is_dir or child.nlink <= 1:
@@ -418,8 +453,44 @@ class Importer:
                 view.mark(child)
         return whole
 
-    def _unchanged(self, view: View, child: Inode) -> bool:
-        """Whether the workspace shows the same version of an inode as the base did last."""
+    def gone(self, record: records.BaseRecord, place: tuple[int, bytes]) -> None:
+        """A content is not at its place in the base any more: it is found under another name of
+        the same file, or lost."""
+        content = record.content
+        origin = self.origin(content) if content else None
+        if origin is None or (origin.parent, origin.name) != place:
+            return
+        fresh = {
+            (keys.unpack_id(key), key[8:])
+            for key, value in self._fresh_base.items()
+            if records.unpack_base(value).ino == record.ino
+        }
+        for parent, name in sorted((self._base_links(record.ino) | fresh) - {place}):
+            other, above = self.base_entry(parent, name), self.origin(parent)
+            if other is None or other.content != content or above is None:
+                continue
+            assert self._volume.base is not None
+            path = self.base_path(records.OriginRecord(0, parent, name))
+            found = self._volume.base.lookup(path)
+            if found is not None and same_file(found.st, recorded_fingerprint(other)):
+                self.set_origin(content, origin.state, parent, name)
+                self.set_base(parent, name, base_record(found, record.ino, content))
+                return
+        self.lose(content)
+
+    def _unchanged(self, view: View, child: Inode, record: records.BaseRecord) -> bool:
+        """Whether the workspace shows an inode as the base had it: as it was imported or adopted
+        (every change sets ctime), or as it was applied."""
+        if self._as_applied(view, child):
+            return True
+        if child.ctime != record.ctime and not any(
+            other is not None and (other.ino, other.ctime) == (child.ino, child.ctime)
+            for other in (self.base_entry(*link) for link in self._base_links(child.ino))
+        ):
+            return False
+        return not self.written(view, child, record)
+
+    def _as_applied(self, view: View, child: Inode) -> bool:
         if child.dirty or child.pending:
             return False
         reader = self._volume.reader
@@ -427,21 +498,92 @@ class Importer:
         key = keys.pack_id(child.ino)
         return applied.newest("inode", key) == view.snapshot.newest("inode", key)
 
+    def written(self, view: View, child: Inode, record: records.BaseRecord) -> bool:
+        """Whether the workspace changed bytes or size of a file that came from the base."""
+        if not child.is_file:
+            return False
+        if child.content != record.content or child.blocks or child.inflight:
+            return True
+        if child.size != record.size or child.base_size != record.size:
+            return True
+        content, newest = child.content, view.snapshot.newest
+        numbers = [number for number, _ in view.snapshot.extents(content)]
+        versions = (newest("extent", keys.extent_prefix(content, number)) for number in numbers)
+        return any(version and version[0] for version in versions)
+
     def _adopt_change(
         self, view: View, inode: Inode, path: bytes, entry: BaseEntry, record: records.BaseRecord
     ) -> None:
+        """A name has the same type of thing as before, but another fingerprint."""
         assert inode.entries is not None
-        packed = inode.entries.get(entry.name)
+        name, seen = entry.name, recorded_fingerprint(record)
+        same, packed = same_file(entry.st, seen), inode.entries.get(entry.name)
         if packed is None or packed >> 4 != record.ino:
-            self._shadow(inode, entry)
+            # The workspace removed it or shows something else there.
+            if same:
+                self.set_base(inode.ino, name, base_record(entry, record.ino, record.content))
+            else:
+                self.gone(record, (inode.ino, name))
+                self._shadow(inode, entry)
             return
         child = view.inode(record.ino)
-        if not self._unchanged(view, child):
-            self._shadow(inode, entry)
-            self._report("conflict", path, entry.name, "changed outside; the workspace's one stays")
+        if (entry.st.st_dev, entry.st.st_ino) != seen[:2] and child.nlink > 1:
+            # Another file now, while other names may still have the old one.
+            self._adopt_removal(view, inode, path, name, record)
+            self._adopt_new(view, inode, path, entry)
             return
-        self.adopt_file(view, child, inode.ino, entry)
-        self._report("external", path, entry.name, "changed outside, adopted")
+        unchanged = self._unchanged(view, child, record)
+        if is_shared(entry.st):
+            self._remember_hardlink(entry, child.ino)
+        if same:
+            self._adopt_attributes(view, inode, path, entry, record, unchanged=unchanged)
+        elif self._adopted_already(child, entry):
+            content = child.content if child.is_file else 0
+            self.set_base(inode.ino, name, base_record(entry, child.ino, content))
+        elif not self._as_applied(view, child) and self.written(view, child, record):
+            self.gone(record, (inode.ino, name))
+            self._shadow(inode, entry)
+            self._report("conflict", path, name, "changed outside; the workspace's one stays")
+        else:
+            self.adopt_file(view, child, inode.ino, entry, attributes=unchanged)
+            self._report("external", path, name, "changed outside, adopted")
+
+    def _adopted_already(self, child: Inode, entry: BaseEntry) -> bool:
+        """Whether this change of a file was found under another one of its names."""
+        if not child.is_file:
+            return child.ctime == entry.st.st_ctime_ns
+        origin = self.origin(child.content)
+        shown = self.base_entry(origin.parent, origin.name) if origin is not None else None
+        return shown is not None and recorded_fingerprint(shown) == fingerprint(entry.st)
+
+    def _adopt_attributes(
+        self,
+        view: View,
+        inode: Inode,
+        path: bytes,
+        entry: BaseEntry,
+        record: records.BaseRecord,
+        *,
+        unchanged: bool,
+    ) -> None:
+        """The content is the same, so its history stays; ctime also changes with a rename or a
+        link, of which nothing is to be seen."""
+        child, st = view.inode(record.ino), entry.st
+        self.set_base(inode.ino, entry.name, base_record(entry, child.ino, record.content))
+        if child.ctime == st.st_ctime_ns:
+            return  # found under another one of its names
+        xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
+        shown = child.mode, child.uid, child.gid, xattrs
+        if shown == (st.st_mode, st.st_uid, st.st_gid, entry.xattrs) and unchanged:
+            child.ctime = st.st_ctime_ns
+            view.mark(child)
+        elif unchanged:
+            self._take_attributes(view, child, entry)
+            self._report("external", path, entry.name, "attributes changed outside, adopted")
+        elif (st.st_mode, entry.xattrs) != (record.mode, xattrs):
+            self._report(
+                "conflict", path, entry.name, "attributes changed outside; the workspace's stay"
+            )
 
     def _adopt_mode(
         self, view: View, inode: Inode, entry: BaseEntry, record: records.BaseRecord
@@ -451,31 +593,49 @@ class Importer:
             return
         assert inode.entries is not None
         self.set_base(inode.ino, entry.name, base_record(entry, record.ino, 0))
-        if inode.entries.get(entry.name, 0) >> 4 == record.ino:
-            child = view.inode(record.ino)
+        if inode.entries.get(entry.name, 0) >> 4 != record.ino:
+            return
+        child = view.inode(record.ino)
+        if child.mode == record.mode:
             child.mode = entry.st.st_mode
             view.mark(child)
 
-    def adopt_file(self, view: View, child: Inode, parent: int, entry: BaseEntry) -> None:
-        """Give an inode the content and attributes that its base file has now."""
+    def adopt_file(
+        self, view: View, child: Inode, parent: int, entry: BaseEntry, *, attributes: bool = True
+    ) -> None:
+        """Give an inode the content that its base file has now, and with `attributes` all else."""
         volume = self._volume
         content = child.content
         if child.is_file:
             self.lose(content)
             content = volume.take_id()
             self.set_origin(content, records.ORIGIN_UNLISTED, parent, entry.name)
-        nlink = child.nlink
-        xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
+        self.set_base(
+            parent, entry.name, base_record(entry, child.ino, content if child.is_file else 0)
+        )
+        new, xattrs, above = inode_record(entry, content), child.xattrs, child.parent
+        new = new._replace(nlink=child.nlink)
+        if not attributes:
+            new = new._replace(mode=child.mode, uid=child.uid, gid=child.gid, ctime=now())
         view.discard_blocks(child)
-        child.load(inode_record(entry, content)._replace(nlink=nlink))
+        child.load(new)
+        child.xattrs, child.parent = xattrs, above
+        view.mark(child)
+        if attributes:
+            self._take_attributes(view, child, entry)
+
+    def _take_attributes(self, view: View, child: Inode, entry: BaseEntry) -> None:
+        """Give an inode the attributes that its base file has now."""
+        st = entry.st
+        child.mode, child.uid, child.gid = st.st_mode, st.st_uid, st.st_gid
+        child.ctime = st.st_ctime_ns
+        xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
         child.xattrs = dict(entry.xattrs)
         for name in xattrs.keys() - entry.xattrs.keys():
             view.xattrs[(child.ino, name)] = None
         for name, value in entry.xattrs.items():
-            view.xattrs[(child.ino, name)] = value
-        self.set_base(
-            parent, entry.name, base_record(entry, child.ino, content if child.is_file else 0)
-        )
+            if xattrs.get(name) != value:
+                view.xattrs[(child.ino, name)] = value
         view.mark(child)
 
     def lose(self, content: int) -> None:

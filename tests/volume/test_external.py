@@ -1,0 +1,601 @@
+"""The base changed from outside: adopted or kept, and always reported (contracts 6 and 7)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cowfs.format.records import Counts
+from cowfs.types import BLOCK_SIZE
+from cowfs.volume import attributes, data
+from tests.support.volumes import START, Rig, errno_of
+
+B = BLOCK_SIZE
+OpenRig = Callable[[], Rig]
+
+
+def next_life(rig: Rig) -> None:
+    """End, and let the caller change the base."""
+    rig.close()
+
+
+def seal(rig: Rig, path: bytes) -> None:
+    assert data.seal(rig.view, rig.at(path).content) is None
+    rig.volume.sync()
+
+
+def steady(rig: Rig) -> None:
+    """What was adopted is the same once it is committed, in the next life, and for `status`."""
+    tree = rig.tree()
+    rig.volume.sync()
+    rig.evict()
+    assert rig.volume.base is not None
+    rig.volume.base.forget()
+    assert rig.tree() == tree
+    rig.reopen()
+    before = rig.record_counts()
+    assert rig.tree() == tree
+    assert rig.problems() == []
+    assert rig.record_counts() == before
+
+
+# -- adopted ------------------------------------------------------------------------------------
+
+
+def test_nothing_changed(open_rig: OpenRig, base: Path) -> None:
+    (base / "d").mkdir()
+    (base / "d" / "f").write_text("x")
+    os.symlink("x", base / "s")
+    rig = open_rig()
+    rig.tree()
+    steady(rig)
+
+
+@pytest.mark.parametrize("same_size", [True, False])
+def test_edited(open_rig: OpenRig, base: Path, same_size: bool) -> None:
+    (base / "f").write_text("old")
+    (base / "g").write_text("other")
+    rig = open_rig()
+    old = rig.tree()
+    next_life(rig)
+    new = b"new" if same_size else b"new and longer"
+    (base / "f").write_bytes(new)
+    rig.start()
+    assert rig.read(b"f") == new
+    assert rig.at(b"f").ino == old[b"f"].ino
+    assert rig.at(b"f").mtime == (base / "f").stat().st_mtime_ns
+    assert rig.problems() == [("lost", "f"), ("external", "f")]
+    assert rig.view.counts() == Counts(0, 1, 0)
+    steady(rig)
+    rig.restore(START)
+    assert (rig.at(b"f").size, rig.at(b"f").mtime) == (3, old[b"f"].mtime)
+    assert errno_of(rig.read, b"f") == errno.EIO
+    assert rig.read(b"g") == b"other"
+    rig.undo()
+    assert rig.read(b"f") == new
+
+
+def test_edited_after_it_was_sealed(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_bytes(b"old" * B)
+    rig = open_rig()
+    seal(rig, b"f")
+    next_life(rig)
+    (base / "f").write_text("new")
+    rig.start()
+    assert rig.read(b"f") == b"new"
+    assert rig.problems() == [("external", "f")]
+    steady(rig)
+    rig.restore(START)
+    assert rig.read(b"f") == b"old" * B
+
+
+def test_edited_in_every_life(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("0")
+    rig = open_rig()
+    rig.tree()
+    for number in range(1, 5):
+        if number == 3:
+            rig.checkpoint()
+        next_life(rig)
+        (base / "f").write_text(f"edit {number}")
+        rig.start()
+        assert rig.read(b"f") == b"edit %d" % number
+        assert ("external", "f") in rig.problems()
+        assert ("conflict", "f") not in rig.problems()
+    steady(rig)
+
+
+def test_attributes_changed(open_rig: OpenRig, base: Path) -> None:
+    """The content is the same, so no checkpoint loses it."""
+    (base / "f").write_bytes(b"content" * B)
+    os.setxattr(base / "f", "user.old", b"1")
+    (base / "d").mkdir()
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "f").chmod(0o600)
+    os.removexattr(base / "f", "user.old")
+    os.setxattr(base / "f", "user.new", b"2")
+    (base / "d").chmod(0o700)
+    rig.start()
+    assert rig.at(b"f").mode & 0o7777 == 0o600
+    assert rig.xattrs(b"f") == {b"user.new": b"2"}
+    assert rig.at(b"d").mode & 0o7777 == 0o700
+    assert [kind for kind, path in rig.problems() if path == "f"] == ["external"]
+    steady(rig)
+    rig.restore(START)
+    assert rig.read(b"f") == b"content" * B
+    assert rig.at(b"f").mode & 0o7777 == 0o644
+    assert rig.xattrs(b"f") == {b"user.old": b"1"}
+
+
+def test_added(open_rig: OpenRig, base: Path) -> None:
+    (base / "d").mkdir()
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "d" / "f").write_bytes(b"added" * B)
+    (base / "new" / "sub").mkdir(parents=True)
+    (base / "new" / "sub" / "g").write_text("g")
+    os.symlink("x", base / "s")
+    os.mkfifo(base / "p")
+    rig.start()
+    assert rig.ls() == [b"d", b"new", b"p", b"s"]
+    assert rig.read(b"d/f") == b"added" * B
+    assert rig.read(b"new/sub/g") == b"g"
+    assert rig.at(b"s").target == b"x"
+    assert rig.at(b"").nlink == 4
+    assert set(rig.problems()) == {("external", path) for path in ("d/f", "new", "s", "p")}
+    steady(rig)
+    rig.restore(START)
+    assert (rig.ls(), rig.ls(b"d")) == ([b"d"], [])
+    rig.undo()
+    assert rig.read(b"new/sub/g") == b"g"
+
+
+def test_removed(open_rig: OpenRig, base: Path) -> None:
+    (base / "d" / "e").mkdir(parents=True)
+    (base / "d" / "e" / "f").write_text("x")
+    (base / "f").write_text("x")
+    (base / "sealed").write_text("sealed")
+    os.symlink("x", base / "s")
+    (base / "unlisted").mkdir()
+    (base / "unlisted" / "x").write_text("x")
+    rig = open_rig()
+    rig.ls()
+    rig.ls(b"d/e")
+    seal(rig, b"sealed")
+    next_life(rig)
+    for name in ("d", "unlisted"):
+        shutil.rmtree(base / name)
+    for name in ("f", "sealed", "s"):
+        (base / name).unlink()
+    rig.start()
+    assert rig.ls() == []
+    assert rig.at(b"").nlink == 2
+    kinds = rig.problems()
+    for path in ("d", "unlisted", "f", "sealed", "s"):
+        assert ("external", path) in kinds
+    assert {path for kind, path in kinds if kind == "lost"} >= {"d/e/f", "f", "unlisted"}
+    assert ("lost", "sealed") not in kinds
+    assert rig.view.counts() == Counts(0, 0, 7)
+    steady(rig)
+    rig.restore(START)
+    assert rig.ls() == [b"d", b"f", b"s", b"sealed", b"unlisted"]
+    assert rig.read(b"sealed") == b"sealed"
+    assert errno_of(rig.read, b"d/e/f") == errno.EIO
+    assert rig.at(b"s").target == b"x"
+
+
+def make_file(path: Path) -> None:
+    path.write_text("a file now")
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").write_text("inside")
+
+
+def make_symlink(path: Path) -> None:
+    os.symlink("somewhere", path)
+
+
+MAKERS = [make_file, make_directory, make_symlink]
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+@pytest.mark.parametrize("new", MAKERS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("old", MAKERS, ids=lambda make: make.__name__)
+def test_replaced_by_another_kind(
+    open_rig: OpenRig, base: Path, old: Callable[[Path], None], new: Callable[[Path], None]
+) -> None:
+    if old is new:
+        return
+    old(base / "x")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    remove(base / "x")
+    new(base / "x")
+    (base / "x2").write_text("keeps the old inode numbers from coming back")
+    rig.start()
+
+    def check() -> None:
+        if new is make_file:
+            assert rig.read(b"x") == b"a file now"
+        elif new is make_directory:
+            assert rig.read(b"x/inside") == b"inside"
+        else:
+            assert rig.at(b"x").target == b"somewhere"
+
+    check()
+    assert ("external", "x") in rig.problems()
+    assert not [kind for kind, _ in rig.problems() if kind == "conflict"]
+    steady(rig)
+    check()
+    # And once more: what was adopted is known.
+    next_life(rig)
+    remove(base / "x")
+    rig.start()
+    assert rig.ls() == [b"x2"]
+
+
+def test_hard_links_changed_together(open_rig: OpenRig, base: Path) -> None:
+    for name in ("a", "b"):
+        (base / name).mkdir()
+    (base / "a" / "f").write_text("old")
+    os.link(base / "a" / "f", base / "b" / "f")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "a" / "f").write_text("edited")
+    rig.start()
+    assert rig.read(b"b/f") == rig.read(b"a/f") == b"edited"
+    assert rig.at(b"a/f").ino == rig.at(b"b/f").ino
+    assert not [kind for kind, _ in rig.problems() if kind == "conflict"]
+    steady(rig)
+    next_life(rig)
+    (base / "a" / "f").unlink()
+    (base / "b" / "f").unlink()
+    rig.start()
+    assert (rig.ls(b"a"), rig.ls(b"b")) == ([], [])
+    assert rig.view.counts().deleted == 1
+    steady(rig)
+
+
+def test_one_of_two_hard_links_removed(open_rig: OpenRig, base: Path) -> None:
+    (base / "a").write_text("x")
+    os.link(base / "a", base / "b")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "a").unlink()
+    rig.start()
+    assert rig.ls() == [b"b"]
+    assert (rig.read(b"b"), rig.at(b"b").nlink) == (b"x", 1)
+    steady(rig)
+
+
+@pytest.fixture
+def reusing(base: Path) -> None:
+    """Only where the file system gives a freed inode number to the next file."""
+    with tempfile.TemporaryDirectory(dir=base.parent) as place:
+        path = Path(place) / "x"
+        path.touch()
+        number = path.stat().st_ino
+        path.unlink()
+        path.touch()
+        if path.stat().st_ino != number:
+            pytest.skip("inode numbers are not used again at once here")
+
+
+def test_an_inode_number_used_again_is_another_file(
+    open_rig: OpenRig, base: Path, reusing: None
+) -> None:
+    (base / "a").write_text("old")
+    os.link(base / "a", base / "b")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "a").unlink()
+    (base / "b").unlink()
+    (base / "c").write_text("new!")
+    os.link(base / "c", base / "d")
+    rig.start()
+    assert rig.ls() == [b"c", b"d"]
+    assert (rig.read(b"c"), rig.read(b"d")) == (b"new!", b"new!")
+    assert rig.at(b"c").ino == rig.at(b"d").ino
+    steady(rig)
+
+
+# -- changed on both sides ----------------------------------------------------------------------
+
+
+def test_edited_on_both_sides(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.save(b"f", b"mine")
+    next_life(rig)
+    (base / "f").write_text("theirs")
+    rig.start()
+    assert rig.read(b"f") == b"mine"
+    assert ("conflict", "f") in rig.problems()
+    steady(rig)
+    assert rig.read(b"f") == b"mine"
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_partly_written_file_edited_outside(open_rig: OpenRig, base: Path, sealed: bool) -> None:
+    """Its own blocks stay; of the others nobody has the bytes unless they were sealed."""
+    (base / "f").write_bytes(b"o" * 2 * B)
+    rig = open_rig()
+    rig.write(b"f", b"mine")
+    if sealed:
+        seal(rig, b"f")
+    next_life(rig)
+    (base / "f").write_bytes(b"t" * 2 * B)
+    rig.start()
+    rig.ls()
+    assert ("conflict", "f") in rig.problems()
+    assert (("lost", "f") in rig.problems()) == (not sealed)
+    handle = rig.open(b"f")
+    assert handle.read(0, B) == b"mine" + b"o" * (B - 4)
+    if sealed:
+        assert handle.read(B, B) == b"o" * B
+    else:
+        assert errno_of(handle.read, B, B) == errno.EIO
+    handle.close()
+
+
+def truncated(rig: Rig) -> None:
+    rig.truncate(b"f", B)
+
+
+def extended(rig: Rig) -> None:
+    rig.truncate(b"f", 3 * B)
+
+
+@pytest.mark.parametrize("change", [truncated, extended], ids=lambda c: c.__name__)
+def test_a_truncated_file_edited_outside(
+    open_rig: OpenRig, base: Path, change: Callable[[Rig], None]
+) -> None:
+    (base / "f").write_bytes(b"o" * 2 * B)
+    rig = open_rig()
+    seal(rig, b"f")
+    change(rig)
+    mine = rig.read(b"f")
+    next_life(rig)
+    (base / "f").write_bytes(b"t")
+    rig.start()
+    assert rig.read(b"f") == mine
+    assert rig.problems() == [("conflict", "f")]
+    steady(rig)
+
+
+def test_attributes_here_and_content_there(open_rig: OpenRig, base: Path) -> None:
+    """No block was written here: their content is taken, our attributes stay."""
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.chmod(b"f", 0o751)
+    attributes.set_attributes(rig.view, rig.at(b"f"), uid=7)
+    rig.setxattr(b"f", b"user.mine", b"1")
+    next_life(rig)
+    (base / "f").write_text("theirs")
+    rig.start()
+    facts = rig.facts(rig.at(b"f"))
+    assert rig.read(b"f") == b"theirs"
+    assert rig.at(b"f").mtime == (base / "f").stat().st_mtime_ns
+    assert (facts.mode & 0o7777, facts.uid, facts.xattrs) == (0o751, 7, {b"user.mine": b"1"})
+    steady(rig)
+
+
+def test_content_here_and_attributes_there(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_bytes(b"o" * 2 * B)
+    rig = open_rig()
+    rig.write(b"f", b"mine")
+    next_life(rig)
+    (base / "f").chmod(0o600)
+    rig.start()
+    assert rig.read(b"f") == b"mine" + b"o" * (2 * B - 4)
+    assert rig.at(b"f").mode & 0o7777 == 0o644
+    assert rig.problems() == [("conflict", "f")]
+    steady(rig)
+
+
+def test_edited_here_and_removed_there(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.save(b"f", b"mine")
+    next_life(rig)
+    (base / "f").unlink()
+    rig.start()
+    assert rig.read(b"f") == b"mine"
+    assert ("conflict", "f") in rig.problems()
+    steady(rig)
+
+
+def test_removed_here_and_edited_there(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.unlink(b"f")
+    next_life(rig)
+    (base / "f").write_text("theirs")
+    rig.start()
+    assert rig.ls() == []
+    assert ("lost", "f") in rig.problems()
+    steady(rig)
+    rig.restore(START)
+    assert errno_of(rig.read, b"f") == errno.EIO
+
+
+def test_moved_here_and_edited_there(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    (base / "sealed").write_text("old")
+    rig = open_rig()
+    seal(rig, b"sealed")
+    rig.rename(b"f", b"g")
+    rig.rename(b"sealed", b"sealed2")
+    next_life(rig)
+    (base / "f").write_text("theirs")
+    (base / "sealed").write_text("theirs")
+    rig.start()
+    assert rig.ls() == [b"g", b"sealed2"]
+    assert rig.read(b"sealed2") == b"old"
+    assert rig.problems() == [("lost", "f")]
+    assert errno_of(rig.read, b"g") == errno.EIO
+
+
+def test_made_on_both_sides(open_rig: OpenRig, base: Path) -> None:
+    rig = open_rig()
+    rig.create(b"f", b"mine")
+    rig.mkdir(b"d")
+    rig.create(b"d/mine")
+    next_life(rig)
+    (base / "f").write_text("theirs")
+    (base / "d").mkdir()
+    (base / "d" / "theirs").write_text("x")
+    rig.start()
+    assert rig.read(b"f") == b"mine"
+    assert rig.ls(b"d") == [b"mine"]
+    assert rig.problems() == [("conflict", "d"), ("conflict", "f")]
+    steady(rig)
+
+
+def test_work_inside_a_directory_that_was_removed_outside(open_rig: OpenRig, base: Path) -> None:
+    (base / "d" / "e").mkdir(parents=True)
+    (base / "d" / "theirs").write_text("x")
+    (base / "d" / "e" / "edited").write_text("old")
+    rig = open_rig()
+    rig.tree()
+    rig.create(b"d/e/mine", b"mine")
+    rig.mkdir(b"d/e/empty")
+    rig.save(b"d/e/edited", b"edited")
+    next_life(rig)
+    shutil.rmtree(base / "d")
+    rig.start()
+    assert rig.ls() == [b"d"]
+    assert rig.ls(b"d") == [b"e"]
+    assert rig.ls(b"d/e") == [b"edited", b"empty", b"mine"]
+    assert (rig.read(b"d/e/mine"), rig.read(b"d/e/edited")) == (b"mine", b"edited")
+    assert ("conflict", "d") in rig.problems()
+    steady(rig)
+
+
+# -- while it is open ---------------------------------------------------------------------------
+
+
+def test_edited_in_place_meanwhile(open_rig: OpenRig, base: Path) -> None:
+    """Also when the volume has the file open already."""
+    (base / "f").write_text("old")
+    rig = open_rig()
+    for content in ("new one", "a newer one", "new two"):
+        (base / "f").write_text(content)
+        assert rig.read(b"f") == content.encode()
+    assert ("external", "f") in rig.problems()
+    rig.checkpoint()
+    steady(rig)
+
+
+def test_replaced_meanwhile(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    assert rig.read(b"f") == b"old"
+    (base / "f.tmp").write_text("new")
+    os.replace(base / "f.tmp", base / "f")
+    assert rig.read(b"f") == b"new"
+    assert ("external", "f") in rig.problems()
+    steady(rig)
+
+
+def test_one_of_two_hard_links_replaced_meanwhile(open_rig: OpenRig, base: Path) -> None:
+    (base / "a").write_text("old")
+    os.link(base / "a", base / "b")
+    rig = open_rig()
+    rig.ls()
+    (base / "tmp").write_text("new")
+    os.replace(base / "tmp", base / "a")
+    assert rig.read(b"b") == b"old"
+    rig.reopen()
+    assert (rig.read(b"a"), rig.read(b"b")) == (b"new", b"old")
+    assert rig.at(b"a").ino != rig.at(b"b").ino
+    steady(rig)
+
+
+def test_one_of_two_hard_links_replaced(open_rig: OpenRig, base: Path) -> None:
+    (base / "a").write_text("old")
+    os.link(base / "a", base / "b")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "tmp").write_text("new")
+    os.replace(base / "tmp", base / "a")
+    rig.start()
+    assert (rig.read(b"a"), rig.read(b"b")) == (b"new", b"old")
+    assert rig.at(b"a").ino != rig.at(b"b").ino
+    steady(rig)
+
+
+def test_a_link_made_outside(open_rig: OpenRig, base: Path) -> None:
+    (base / "a").write_text("x")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    os.link(base / "a", base / "b")
+    rig.start()
+    assert rig.read(b"b") == b"x"
+    assert rig.at(b"a").ino == rig.at(b"b").ino
+    assert rig.at(b"a").nlink == 2
+    steady(rig)
+    rig.restore(START)
+    assert (rig.ls(), rig.at(b"a").nlink, rig.read(b"a")) == ([b"a"], 1, b"x")
+
+
+def test_removed_meanwhile(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.ls()
+    (base / "f").unlink()
+    assert errno_of(rig.read, b"f") == errno.EIO
+    assert ("lost", "f") in rig.problems()
+    assert rig.ls() == [b"f"]
+    rig.reopen()
+    assert rig.ls() == []
+
+
+def test_an_open_handle_meanwhile(open_rig: OpenRig, base: Path) -> None:
+    """A read never mixes two versions of a file: it fails, or shows what was imported."""
+    (base / "f").write_bytes(b"o" * 2 * B)
+    rig = open_rig()
+    handle = rig.open(b"f")
+    assert handle.read(0, B) == b"o" * B
+    (base / "f").write_bytes(b"n" * 2 * B)
+    try:
+        second = handle.read(B, B)
+    except Exception:
+        second = b"o" * B
+    assert second == b"o" * B
+    handle.close()
+
+
+def test_written_here_and_edited_meanwhile(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_bytes(b"o" * 2 * B)
+    rig = open_rig()
+    rig.write(b"f", b"mine")
+    (base / "f").write_bytes(b"t" * 2 * B)
+    handle = rig.open(b"f")
+    assert handle.read(0, B) == b"mine" + b"o" * (B - 4)
+    assert errno_of(handle.read, B, B) == errno.EIO
+    assert ("lost", "f") in rig.problems()
+    handle.close()
