@@ -66,7 +66,7 @@ def test_a_checkpoint_and_a_restore_survive(volume: Rig) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_commit_is_the_state_of_one_moment(
-    open_rig: Callable[[], Rig], base: Path, tmp_path: Path, seed: int
+    open_rig: Callable[[], Rig], base: Path, fast_path: Path, seed: int
 ) -> None:
     """The store is copied at every commit; each copy shows what the volume showed then."""
     fill_base(base)
@@ -82,7 +82,7 @@ def test_every_commit_is_the_state_of_one_moment(
 
     def copy() -> None:
         done = [group for groups in submitted for group in groups if group.done]
-        directory = tmp_path / f"copy{len(copies)}"
+        directory = fast_path / f"copy{len(copies)}"
         directory.mkdir()
         shutil.copy(rig.store / "data.mdb", directory)
         copies.append(done)
@@ -108,15 +108,15 @@ def test_every_commit_is_the_state_of_one_moment(
         expected = [states[step]]
         if done[-1] is not submitted[step][-1]:
             expected.append(states[step - 1])  # in the middle of a restore
-        copied = Rig(tmp_path / f"copy{number}", base)
+        copied = Rig(fast_path / f"copy{number}", base)
         assert copied.tree() in expected, number
         copied.finish(check=number % 10 == 0)
 
 
 @pytest.mark.parametrize(("seed", "steps"), [(11, 3), (12, 40), (13, 90), (14, 150)])
-def test_killed_at_any_moment(tmp_path: Path, base: Path, seed: int, steps: int) -> None:
+def test_killed_at_any_moment(fast_path: Path, base: Path, seed: int, steps: int) -> None:
     fill_base(base)
-    store = tmp_path / "store"
+    store = fast_path / "store"
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.steps", str(store), str(base), str(seed)],
         stdout=subprocess.PIPE,
@@ -145,7 +145,7 @@ def test_killed_at_any_moment(tmp_path: Path, base: Path, seed: int, steps: int)
     further = rest.count("\n") + 2
 
     # The same work once more, watched.
-    watched = Rig(tmp_path / "watched", base)
+    watched = Rig(fast_path / "watched", base)
     worker = Worker(watched, seed)
     states = [timeless(watched.tree())]
     for _ in range(done + further):

@@ -159,7 +159,7 @@ def test_what_did_not_change_is_the_same_object(volume: Rig) -> None:
     (told,) = volume.told
     seventh = handles[7].inode.ino
     assert (told.names, told.inodes) == ([], [seventh])
-    assert told.files == [(seventh, volume.at(b"d").ino, b"7")]
+    assert told.files == [seventh]
     for handle in handles:
         assert volume.view.inodes[handle.inode.ino] is handle.inode
         assert handle.read() == b"x"
@@ -169,7 +169,8 @@ def test_what_did_not_change_is_the_same_object(volume: Rig) -> None:
 def test_the_kernel_is_told_of_every_name_that_changed(volume: Rig) -> None:
     volume.mkdir(b"d")
     for name in (b"d/stays", b"d/goes", b"d/moves"):
-        volume.create(name)
+        inode = volume.create(name)
+        attributes.set_attributes(volume.view, inode, ctime=1)  # the clock is a coarse one
     then = volume.checkpoint()
     for path in (b"d", b"d/stays", b"d/goes", b"d/moves"):
         volume.at(path).nlookup += 1
