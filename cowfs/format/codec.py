@@ -82,13 +82,13 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
         if codec == RAW:
             data = bytes(value[HEADER_SIZE:])
         elif codec == ZSTD:
-            data = _contexts.decompress(value[HEADER_SIZE:], max_output_size=size)
+            data = _contexts.decompress(_frame(value[HEADER_SIZE:], size, name))
         elif codec == DELTA and reference is not None:
             dictionary = zstandard.ZstdCompressionDict(
                 reference, dict_type=zstandard.DICT_TYPE_RAWCONTENT
             )
             data = zstandard.ZstdDecompressor(dict_data=dictionary).decompress(
-                value[HEADER_SIZE + HASH_SIZE :], max_output_size=size
+                _frame(value[HEADER_SIZE + HASH_SIZE :], size, name)
             )
         else:
             raise DamagedRecordError(what=name, detail=f"codec {codec} cannot be read")
@@ -97,3 +97,11 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
     if len(data) != size or block_hash(data) != digest:
         raise DamagedRecordError(what=name, detail="its bytes do not match its hash")
     return data
+
+
+def _frame(frame: bytes, size: int, name: str) -> bytes:
+    """A zstd frame that says it has `size` bytes. A damaged one may claim to have petabytes, for
+    which the decompressor would ask memory first."""
+    if zstandard.frame_content_size(frame) != size:
+        raise DamagedRecordError(what=name, detail="its frame has another length")
+    return frame
