@@ -55,14 +55,20 @@ def timeline(workspace: ReadOnly, limit: int | None = None) -> list[Row]:
     head = workspace.head()
     lineage = reader.lineage(workspace.branch.head)
 
+    known: dict[int, records.CheckpointRecord | None] = {0: None}
+
     def ancestor(epoch: int) -> records.CheckpointRecord | None:
-        """The checkpoint of the nearest ancestor: the parent epoch's, if nothing was removed."""
-        while epoch:
+        """The checkpoint of the nearest ancestor: the parent epoch's, if it was not removed."""
+        trail = []
+        while epoch not in known:
+            trail.append(epoch)
             epoch = reader.epoch(epoch).parent
-            found = by_epoch.get(epoch)
-            if found is not None:
-                return found
-        return None
+            if epoch in by_epoch:
+                break
+        found = by_epoch[epoch] if trail and epoch in by_epoch else known[epoch]
+        for passed in trail:
+            known[passed] = found
+        return found
 
     origin = ancestor(workspace.branch.head)
     rows = [
