@@ -189,10 +189,11 @@ class Demo:
             )
         with self.report.step("restore checkpoint 2 again") as step:
             self.cowfs(step, "restore", self.checkpoints["two"])
+        self.expect("two", "restored")
         if touched.deleted is not None:
             with self.report.step("restore one file deleted since 1") as step:
                 self.restore_deleted(step, touched.deleted)
-        self.expect("two", "restored")
+            self.expect("two", "restored")
 
     def restore_deleted(self, step: Step, name: str) -> None:
         """Gets one deleted file back, then takes that back."""
@@ -295,28 +296,33 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     report = Report()
+    code = 0
     try:
         source = _source(arguments.dir)
         _check_fuse()
         with _work_directory(arguments.keep, report) as work:
             _run(source, work, report)
     except (DemoError, OSError, subprocess.CalledProcessError) as error:
-        sys.stdout.flush()
-        print(file=sys.stderr)
-        for text in f"scripts/demo: {error}".splitlines():
-            print(printable(text), file=sys.stderr)
-        return 1
+        _complain("", *f"scripts/demo: {error}".splitlines())
+        code = 1
     except KeyboardInterrupt:
-        print("\nscripts/demo: interrupted", file=sys.stderr)
+        _complain("", "scripts/demo: interrupted")
         return 130
     if report.failed:
-        print(f"\nscripts/demo: {len(report.failed)} checks have FAILED:", file=sys.stderr)
-        for what in report.failed:
-            print(f"  {what}", file=sys.stderr)
-        print("To look at what is there, run it again with --keep.", file=sys.stderr)
-        return 1
-    print(f"{report.passed} checks, all passed: everything is back, bit for bit.")
-    return 0
+        _complain("", f"scripts/demo: {len(report.failed)} checks have FAILED:")
+        _complain(*(f"  {what}" for what in report.failed))
+        _complain("To look at what is there, run it again with --keep.")
+        code = 1
+    if code == 0:
+        report.line(f"{report.passed} checks, all passed: everything is back, bit for bit.")
+    return code
+
+
+def _complain(*lines: str) -> None:
+    """Prints to standard error, after what was printed before."""
+    sys.stdout.flush()
+    for line in lines:
+        print(printable(line), file=sys.stderr)
 
 
 def _run(source: Path | None, work: Path, report: Report) -> None:
@@ -330,8 +336,11 @@ def _run(source: Path | None, work: Path, report: Report) -> None:
         raise DemoError("there is no file in it")
     cowfs = Cowfs(report, directory, work / "store")
     try:
+        cowfs.watch_signals()
         Demo(work, report, cowfs, Tools(report, directory)).run()
         store = _disk_use(cowfs.store)
+    except DemoError as error:
+        raise DemoError(f"{error}\n{_log_end(cowfs.store)}".rstrip()) from error
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
@@ -354,6 +363,15 @@ def _work_directory(keep: bool, report: Report) -> Iterator[Path]:
             report.line(f"not removed, because it is still mounted: {work}")
         else:
             _remove(work)
+
+
+def _log_end(store: Path) -> str:
+    """The last lines of the daemon's log, with a heading; empty when there is none."""
+    try:
+        lines = (store / "daemon.log").read_text(errors="backslashreplace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(["The daemon's log ends with:", *(f"  {line}" for line in lines[-5:])])
 
 
 def _disk_use(folder: Path) -> int:

@@ -11,8 +11,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Cowfs:
     project: Path
     store: Path
     pid: int | None = None
+    _cleaning: threading.Event = field(default_factory=threading.Event)
 
     def mount(self, step: Step) -> None:
         """Mounts the project over itself."""
@@ -71,8 +73,29 @@ class Cowfs:
         self.report.timing("$ cowfs " + shlex.join(arguments), elapsed)
         return result.stdout.splitlines()
 
+    def watch_signals(self) -> None:
+        """Makes sure that this program can be interrupted even if the mount does not answer.
+
+        A system call that waits for a daemon that hangs cannot be interrupted, and Python's
+        signal handlers run after it. So another thread learns of the signal, and ends the
+        daemon if that has not been done in time.
+        """
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+        def end_daemon() -> None:
+            while os.read(reader, 1)[0] == signal.SIGCHLD:
+                pass
+            if not self._cleaning.wait(_GRACE) and self.pid is not None and _is_cowfs(self.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+
+        threading.Thread(target=end_daemon, daemon=True).start()
+
     def clean_up(self) -> None:
         """Unmounts in any case, without applying, and ends the daemon. Never raises."""
+        self._cleaning.set()
         if is_mounted(self.project):
             with contextlib.suppress(OSError, DemoError):
                 self._start(["unmount", self.project.name, "--no-apply", "--force"], timeout=60)
