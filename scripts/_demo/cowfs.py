@@ -98,7 +98,7 @@ class Cowfs:
         self._cleaning.set()
         if is_mounted(self.project):
             with contextlib.suppress(OSError, DemoError):
-                self._start(["unmount", self.project.name, "--no-apply", "--force"], timeout=60)
+                self._start(["unmount", self.project.name, "--no-apply", "--force"], timeout=30)
         if is_mounted(self.project):
             commands = [["fusermount3", "-u", "-z"], ["umount", "-l"]]
             for command in commands:
