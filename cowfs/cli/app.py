@@ -95,9 +95,16 @@ def cli(ctx: click.Context, directory: str | None, as_json: bool) -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line; returns the exit code. Whatever goes wrong is printed as an error."""
     output.prepare()
+    if "_COWFS_COMPLETE" in os.environ:
+        cli.main(args=arguments, prog_name="cowfs")  # a shell asks; does not return
     try:
-        code = cli.main(args=arguments, prog_name="cowfs", standalone_mode=False)
-        return output.finish(code if isinstance(code, int) else 0)
+        try:
+            with cli.make_context("cowfs", list(arguments)) as context:
+                cli.invoke(context)
+            code = 0
+        except click.exceptions.Exit as ending:
+            code = ending.exit_code
+        return output.finish(code)
     except (KeyboardInterrupt, click.exceptions.Abort):
         return 130
     except BrokenPipeError:

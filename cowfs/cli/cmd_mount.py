@@ -19,6 +19,7 @@ import click
 from cowfs.cli import detaching, output
 from cowfs.cli.command import Directory, command
 from cowfs.cli.context import Context
+from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
 from cowfs.errors import (
     AlreadyMountedError,
@@ -32,9 +33,12 @@ from cowfs.errors import (
     UsageError,
 )
 
-_READY_SECONDS = 120.0
+_READY_SECONDS = 600.0
 """How long a daemon may take to mount. It is a fraction of a second, unless it has an interrupted
 apply to finish first."""
+
+_SILENT_SECONDS = 2.0
+"""After this long a terminal is told what is waited for."""
 
 _STORE_FILES = frozenset(
     {"data.mdb", "lock.mdb", "owner", "workspace.json", "daemon.log", "daemon.out", "daemon.pid"}
@@ -274,6 +278,9 @@ def start_daemon(plan: Plan) -> int:
         os.close(tell)
     try:
         line = _wait(ready)
+    except BaseException:
+        _end(process)
+        raise
     finally:
         os.close(ready)
     if line is None:
@@ -289,6 +296,7 @@ def start_daemon(plan: Plan) -> int:
 
         process.wait()
         raise RpcError(answer["error"])
+    process.returncode = 0  # it outlives this command: nobody waits for it
     return int(answer["pid"])
 
 
@@ -309,16 +317,21 @@ def _environment() -> dict[str, str]:
 
 def _wait(ready: int) -> bytes | None:
     """The line from the daemon, b"" when it ended without one, None when the time is up."""
-    deadline = time.monotonic() + _READY_SECONDS
+    started = time.monotonic()
     received = b""
-    while not received.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([ready], [], [], left)[0]:
-            return None
-        piece = os.read(ready, 65536)
-        if not piece:
-            return b""
-        received += piece
+    with ProgressLine() as line:
+        while not received.endswith(b"\n"):
+            waited = time.monotonic() - started
+            if waited > _READY_SECONDS:
+                return None
+            if waited > _SILENT_SECONDS:
+                line.show("waiting for the daemon; it may have an interrupted apply to finish")
+            if not select.select([ready], [], [], _SILENT_SECONDS)[0]:
+                continue
+            piece = os.read(ready, 65536)
+            if not piece:
+                return b""
+            received += piece
     return received
 
 

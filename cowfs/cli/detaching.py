@@ -16,9 +16,12 @@ _MNT_DETACH = 2
 
 
 def is_dead(mountpoint: str) -> bool:
-    """Whether the mount there has lost its daemon."""
+    """Whether the mount there has lost its daemon.
+
+    statfs(2) is never answered from the kernel's caches, as stat(2) may be.
+    """
     try:
-        os.stat(mountpoint)
+        os.statvfs(mountpoint)
     except OSError as error:
         return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     return False

@@ -1,0 +1,68 @@
+"""The command in an environment of its own, and workspaces made with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Cowfs
+from tests.support.mounting import fuse_missing
+
+
+@pytest.fixture
+def cowfs(tmp_path: Path) -> Iterator[Cowfs]:
+    """The command. What is still mounted when the test ends is verified, then removed."""
+    command = Cowfs(tmp_path)
+    try:
+        yield command
+        for mountpoint, _ in command.mounts():
+            assert command.ok("verify", cwd=mountpoint)["problems"] == []
+    finally:
+        command.clean_up()
+
+
+@pytest.fixture
+def project(cowfs: Cowfs) -> Path:
+    """A small directory that is not mounted."""
+    return make_project(cowfs.top / "project")
+
+
+@pytest.fixture
+def mounted(cowfs: Cowfs, project: Path, needs_fuse: None) -> Path:
+    """The same, mounted over itself. Commands run in it."""
+    cowfs.ok("mount", project)
+    cowfs.cwd = project
+    return project
+
+
+@pytest.fixture(scope="module")
+def shared_cowfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cowfs]:
+    """As `cowfs`, for a whole module."""
+    command = Cowfs(tmp_path_factory.mktemp("shared"))
+    try:
+        yield command
+        for mountpoint, _ in command.mounts():
+            assert command.ok("verify", cwd=mountpoint)["problems"] == []
+    finally:
+        command.clean_up()
+
+
+@pytest.fixture(scope="module")
+def workspace(shared_cowfs: Cowfs) -> Path:
+    """As `mounted`, for a whole module: each test makes its own files in it."""
+    if reason := fuse_missing():
+        pytest.skip(reason)
+    project = make_project(shared_cowfs.top / "project")
+    shared_cowfs.ok("mount", project)
+    shared_cowfs.cwd = project
+    return project
+
+
+def make_project(top: Path) -> Path:
+    """A directory with a file, and a directory with another one."""
+    (top / "src").mkdir(parents=True)
+    (top / "readme").write_text("one\ntwo\n")
+    (top / "src" / "main.c").write_text("int main;\n")
+    return top

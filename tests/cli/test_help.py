@@ -1,0 +1,129 @@
+"""Help, completion, and what no command may do: a traceback, or noise when nobody listens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cowfs import __version__
+from cowfs.cli.app import COMMANDS
+from tests.cli.command import Cowfs
+
+
+@pytest.fixture
+def quickly(cowfs: Cowfs) -> Cowfs:
+    """Commands without a process of their own."""
+    cowfs.in_process = True
+    return cowfs
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(quickly: Cowfs, command: str) -> None:
+    said = quickly.says(command, "--help")
+    assert said.startswith(f"Usage: cowfs {command} ")
+    assert "\nExamples:\n" in said
+    assert "--json" in said
+    assert quickly.says(command, "-h") == said
+
+
+def test_the_help_of_all(cowfs: Cowfs) -> None:
+    said = cowfs.says("--help")
+    for command in COMMANDS:
+        assert f"\n  {command} " in said
+    assert cowfs.says("--version") == f"cowfs {__version__}\n"
+    nothing = cowfs.run()
+    assert (nothing.code, nothing.raw) == (2, b"")
+    assert nothing.err == said
+    assert cowfs.run("--json").document["error"]["code"] == "COWFS_USAGE"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script(cowfs: Cowfs, shell: str) -> None:
+    if not shutil.which("bash"):
+        pytest.skip("click looks for bash to tell its version")
+    script = cowfs.says("completion", shell)
+    assert "_COWFS_COMPLETE" in script
+    assert cowfs.ok("completion", shell)["script"].strip() == script.strip()
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script.encode(), check=True)
+
+
+def completed(cowfs: Cowfs, line: str) -> list[str]:
+    """What bash would offer at the end of a line."""
+    words = line.split(" ")
+    before, cowfs.in_process = dict(cowfs.env), True
+    cowfs.env |= {
+        "_COWFS_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    try:
+        return cowfs.says().splitlines()
+    finally:
+        cowfs.env, cowfs.in_process = before, False
+
+
+def test_completion(shared_cowfs: Cowfs, workspace: Path) -> None:
+    one = shared_cowfs.ok("checkpoint", "--label", "complete-me")["checkpoint"]["id"][:8]
+    assert completed(shared_cowfs, "cowfs ver") == ["plain,verify"]
+    assert "plain,--label" in completed(shared_cowfs, "cowfs checkpoint --")
+    for command in ("restore", "diff", "export", "-C src restore", "diff complete-me"):
+        offered = completed(shared_cowfs, f"cowfs {command} ")
+        assert f"plain,{one}" in offered, command
+        assert "plain,complete-me" in offered, command
+    assert completed(shared_cowfs, "cowfs restore comp") == ["plain,complete-me"]
+    assert completed(shared_cowfs, "cowfs show comp") == ["plain,complete-me:"]
+    assert "file," in completed(shared_cowfs, "cowfs diff ")
+    assert completed(shared_cowfs, "cowfs mount pr") == ["dir,pr"]
+    assert completed(shared_cowfs, "cowfs restore complete-me sr") == ["file,sr"]
+
+
+def test_completion_outside_of_a_workspace(cowfs: Cowfs) -> None:
+    assert completed(cowfs, "cowfs restore ") in ([], [""])
+
+
+@pytest.mark.parametrize("command", ["log", "status", "checkpoint", "diff", "verify"])
+def test_nobody_reads(shared_cowfs: Cowfs, workspace: Path, command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with shared_cowfs.start(command, "--json", stdout=writing, stderr=subprocess.PIPE) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=60)
+    assert err == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("command", ["log", "status"])
+def test_stdout_is_full(shared_cowfs: Cowfs, workspace: Path, command: str) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        shared_cowfs.start(command, stdout=full, stderr=subprocess.PIPE) as process,
+    ):
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 70
+    assert err.startswith(b"cowfs: ")
+    assert b"No space left" in err
+    assert b"Traceback" not in err
+    assert b"Exception ignored" not in err
+
+
+def test_an_unexpected_error_has_a_traceback_only_for_debugging(
+    shared_cowfs: Cowfs, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = shared_cowfs.top / "broken"
+    broken.mkdir()
+    (broken / "msgspec.py").write_text("raise RuntimeError('broken on purpose')\n")
+    monkeypatch.setitem(
+        shared_cowfs.env, "PYTHONPATH", f"{broken}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    )
+    error = shared_cowfs.fails("log")
+    assert (error["code"], error["exit_code"]) == ("COWFS_INTERNAL", 70)
+    assert "broken on purpose" in error["message"]
+    monkeypatch.setitem(shared_cowfs.env, "COWFS_DEBUG", "1")
+    with shared_cowfs.start("log", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        _, err = process.communicate(timeout=60)
+    assert b"Traceback" in err
