@@ -20,6 +20,7 @@ from cowfs.service.apply import apply
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import commit
 from cowfs.service.restore import Restored
+from cowfs.store.snapshot import Reader
 
 if TYPE_CHECKING:
     from cowfs.daemon.process import Daemon
@@ -51,6 +52,8 @@ class Methods:
         if request.params.get("flush"):
             self._engine.flush()
         report = self._engine.call(lambda: reporting.volume_status(self._engine.volume))
+        with Reader(self._engine.volume.store) as reader:
+            report["sealing"] = reporting.sealing(reader)
         report["pid"] = os.getpid()
         return report
 

@@ -40,6 +40,9 @@ T = TypeVar("T")
 _EVERY = 256
 _SPIN_NS = 60_000
 _MAX_TASKS = 32
+_DEFER = 64
+"""How many requests may go before a function that was handed in: what the kernel sent earlier
+(FORGETs above all) is then mostly served before a restore asks which inodes it still holds."""
 
 
 class LoopEndedError(RuntimeError):
@@ -149,10 +152,10 @@ class Loop:
         poller.register(self._wake, select.POLLIN)
         poll, clock, checkpoint = poller.poll, time.perf_counter_ns, trio.lowlevel.checkpoint
         operations = self.operations
-        served = 0
+        served = deferred = 0
 
         async def wait() -> bool:
-            nonlocal served
+            nonlocal served, deferred
             served += 1
             if not served % _EVERY:
                 operations.requests = served
@@ -167,8 +170,11 @@ class Loop:
                     if clock() > end:
                         timeout = None
                     continue
-                if len(ready) == 1 and ready[0][0] == fuse_fd:
-                    return True
+                if any(fd == fuse_fd for fd, _ in ready):
+                    deferred += len(ready) - 1
+                    if deferred < _DEFER:
+                        return True
+                deferred = 0
                 self._drain()
                 await checkpoint()
             return False

@@ -10,6 +10,7 @@ from typing import Any
 
 from cowfs.format import records
 from cowfs.service.selectors import on_line
+from cowfs.store.snapshot import Reader
 from cowfs.volume.volume import Volume
 
 
@@ -40,4 +41,17 @@ def volume_status(volume: Volume) -> dict[str, Any]:
         "inodes_in_memory": len(view.inodes),
         "health": {"state": state, "problems": problems},
         "time": time.time_ns(),
+    }
+
+
+def sealing(reader: Reader) -> dict[str, int]:
+    """How much history still rests on the base directory: files whose content is not in the store
+    (`unsealed`; directories that were not listed yet count as one), and files whose old content
+    was changed outside before it was saved (`lost`). For any thread, with a reader of its own."""
+    states = [0, 0, 0]
+    for _, value in reader.scan("origin"):
+        states[value[0]] += 1
+    return {
+        "unsealed": states[records.ORIGIN_UNLISTED],
+        "lost": states[records.ORIGIN_LOST],
     }
