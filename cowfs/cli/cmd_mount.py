@@ -119,6 +119,8 @@ def mount(
         kept = registered or default_store(base)
     plan = Plan(base, target, kept, allow_other)
     check(plan, force=force)
+    if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
+        output.note(f"the history so far stays in {registered}, this mount does not show it")
     os.makedirs(plan.store, mode=0o700, exist_ok=True)
     if foreground:
         _serve(context, plan, cleaned)
@@ -153,7 +155,9 @@ def default_store(base: str) -> str:
     """The directory of a workspace's store when none is named."""
     from hashlib import sha256
 
-    name = os.path.basename(base) or "root"
+    # A name of its own that is plain everywhere; the hash tells two of them apart.
+    name = "".join(c if c.isalnum() or c in "-._" else "_" for c in os.path.basename(base))
+    name = name.encode("ascii", "replace").decode().replace("?", "_")[:64] or "root"
     tag = sha256(os.fsencode(base)).hexdigest()[:8]
     return os.path.join(os.path.realpath(places.data_directory()), "stores", f"{name}-{tag}")
 

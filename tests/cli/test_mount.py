@@ -58,6 +58,29 @@ def test_a_store_of_ones_own_choice_is_remembered(cowfs: Cowfs, project: Path) -
     assert cowfs.ok("mount", project)["store"] == str(store)
 
 
+def test_another_store_than_before_is_noted(cowfs: Cowfs, project: Path) -> None:
+    store = cowfs.ok("mount", project)["store"]
+    cowfs.ok("unmount", project)
+    result = cowfs.run("mount", project, "--store", "another")
+    assert result.code == 0
+    assert f"the history so far stays in {store}" in result.err
+
+
+def test_names_that_are_hard_to_carry(cowfs: Cowfs) -> None:
+    project = make_project(cowfs.top / "pro\udcffject, of\\a \u4e16")
+    store = cowfs.top / "st,o\\re x"
+    answer = cowfs.ok("mount", project)
+    assert answer["workspace"] == str(project)
+    assert answer["store"].isascii()
+    cowfs.ok("unmount", project)
+    assert cowfs.ok("mount", project, "--store", store)["store"] == str(store)
+    (project / "new").write_text("x")
+    status = cowfs.ok("status", cwd=project / "src")
+    assert (status["workspace"], status["store"]) == (str(project), str(store))
+    assert status["changes"]["created"] == 1
+    assert cowfs.ok("unmount", project)["applied"]["created"] == 1
+
+
 def test_relative_paths_start_at_the_directory_of_option_c(cowfs: Cowfs, project: Path) -> None:
     answer = cowfs.run("-C", project, "mount", "src", "--store", "../store", "--json").document
     assert answer["workspace"] == str(project / "src")
