@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], Outcome] = arguments.run
     try:
         document, text, verdicts = run(arguments)
-    except BenchError as error:
+    except (BenchError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         if arguments.json == "-":
             failure = {"code": "BENCH_FAILED", "message": str(error), "exit_code": 1}
@@ -78,6 +78,14 @@ def parser() -> argparse.ArgumentParser:
         default=Path("/var/tmp"),
         metavar="DIR",
         help="where to work: on the filesystem to compare with (default: %(default)s)",
+    )
+
+    shared.add_argument(
+        "--timeout",
+        type=_positive,
+        default=600,
+        metavar="SECONDS",
+        help="when a step counts as hung and its daemon is killed (default: %(default)s)",
     )
 
     one = commands.add_parser(
@@ -161,7 +169,9 @@ def run_files(arguments: argparse.Namespace) -> Outcome:
         inputs = Inputs(archive.path, archive.entries, arguments.data_mib, env)
         if "seq-write" in {step.name for step in steps}:
             load_data(inputs)
-        result = FilesRun(targets, steps, passes, inputs, work).run(arguments.rounds)
+        result = FilesRun(targets, steps, passes, inputs, work, arguments.timeout).run(
+            arguments.rounds
+        )
     report = files.FilesReport(
         result, passes, measured, [target.name for target in targets], arguments.rounds
     )
@@ -180,8 +190,13 @@ def run_epochs(arguments: argparse.Namespace) -> Outcome:
     """``bench epochs``."""
     with work_directory(arguments.workdir) as work:
         machine = describe_machine(work)
+        scales = [
+            epochs.Scale(files, checkpoints)
+            for files in arguments.sizes
+            for checkpoints in arguments.history
+        ]
         report = epochs.measure(
-            work, child_environment(work), arguments.sizes, arguments.history, arguments.rounds
+            work, child_environment(work), scales, arguments.rounds, arguments.timeout
         )
     document = {"ok": True, "benchmark": "epochs", "machine": machine, **report.document()}
     return document, report.text(), report.verdicts()

@@ -8,13 +8,22 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.system import BenchError, Env, mounts_below, poll, run_tool, unmount
+from benchmarks.system import (
+    BenchError,
+    Env,
+    ToolError,
+    mounts_below,
+    poll,
+    run_tool,
+    unmount,
+)
+from cowfs.client.rpc import Client, ConnectionFailedError, RpcError
 
 COMMAND_SECONDS = 120.0
 """When a command counts as hung."""
@@ -29,9 +38,23 @@ class Mount:
     """A mounted workspace."""
 
     base: Path
+    store: Path
     pid: int
     seconds: float
     """How long the whole mount command took."""
+
+    def checkpoints(self, edit: Callable[[int], None], count: int) -> None:
+        """Make *count* checkpoints, each after ``edit(number)``, over the daemon's socket.
+
+        For making long histories only: what is measured goes through the command.
+        """
+        try:
+            with Client(str(self.store), timeout=COMMAND_SECONDS) as daemon:
+                for number in range(count):
+                    edit(number)
+                    daemon.call("checkpoint", {"message": f"history {number}"})
+        except (ConnectionFailedError, RpcError) as error:
+            raise BenchError(f"checkpoint over the socket: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -58,11 +81,17 @@ class Cowfs:
         """Like :meth:`call`, with the seconds from starting the process to its end."""
         argv: list[str | Path] = [self.program, "-C", directory, command, *arguments, "--json"]
         start = time.perf_counter()
-        said = run_tool(argv, env=self.env, timeout=COMMAND_SECONDS)
+        try:
+            said = run_tool(argv, env=self.env, timeout=COMMAND_SECONDS)
+        except ToolError as error:
+            try:
+                problem = json.loads(error.output)["error"]
+            except (ValueError, KeyError):
+                raise error from None
+            message = f"cowfs {command}: {problem['code']}: {problem['message']}"
+            raise BenchError(message) from error
         seconds = time.perf_counter() - start
-        document = json.loads(said)
-        if not isinstance(document, dict):
-            raise BenchError(f"cowfs {command} --json did not print an object")
+        document: Document = json.loads(said)
         return seconds, document
 
     @contextmanager
@@ -72,7 +101,7 @@ class Cowfs:
         try:
             seconds, said = self.timed(base.parent, "mount", str(base), "--store", str(store))
             pid = int(said["pid"])
-            yield Mount(base, pid, seconds)
+            yield Mount(base, store, pid, seconds)
         finally:
             self._end(base, pid)
 

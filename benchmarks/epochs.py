@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.cowfs_command import Cowfs, Document, Mount
 from benchmarks.report import seconds_text, spread_text, table, verdicts_table
 from benchmarks.stats import Summary, Verdict
-from benchmarks.system import BenchError, Env, poll, run_tool, settle
+from benchmarks.system import BenchError, Env, poll, run_tool, settle, watchdog
 
 FILES_PER_DIRECTORY = 50
 CHANGED = 100
@@ -111,10 +111,12 @@ class Workspace:
 
     def make_history(self) -> None:
         """Make the checkpoints that are there before anything is measured, one edit in each."""
-        for number in range(self.scale.checkpoints):
+
+        def edit(number: int) -> None:
             path = self.hot[number % len(self.hot)]
             path.write_text(f"{path.name}, history {number}\n" * 8)
-            self.call("checkpoint", "-m", f"history {number}")
+
+        self.mount.checkpoints(edit, self.scale.checkpoints)
 
 
 @dataclass
@@ -274,26 +276,33 @@ class EpochsReport:
 
 
 def measure(
-    work: Path, env: Env, sizes: Sequence[int], history: Sequence[int], rounds: int
+    work: Path, env: Env, scales: Sequence[Scale], rounds: int, timeout: float
 ) -> EpochsReport:
-    """Build a workspace for each pair of *sizes* and *history*, and measure *rounds* times."""
+    """Build a workspace of each scale, the least first, and measure *rounds* times.
+
+    *timeout*: seconds after which the round of one workspace, or making its history, counts as
+    hung.
+    """
     cowfs = Cowfs.installed(env)
     recorder = Recorder()
-    scales = [Scale(files, checkpoints) for files in sizes for checkpoints in history]
     with ExitStack() as stack:
-        spaces = [_open(stack, work / f"space{i}", cowfs, s) for i, s in enumerate(scales)]
+        spaces = [_open(stack, work / f"space{i}", cowfs, scale) for i, scale in enumerate(scales)]
+        for space in spaces:
+            with watchdog([space.mount.pid], seconds=timeout):
+                space.make_history()
         for number in range(rounds + 1):
             # The first round only warms up.
             recorder.recording = number > 0
             print(f"round {number}/{rounds}", file=sys.stderr, flush=True)
             for space in spaces:
-                recorder.round(space, env)
+                with watchdog([space.mount.pid], seconds=timeout):
+                    recorder.round(space, env)
         setup = {space.scale: (space.mount.seconds, space.import_seconds) for space in spaces}
     return EpochsReport(scales, recorder.samples, setup, rounds)
 
 
 def _open(stack: ExitStack, directory: Path, cowfs: Cowfs, scale: Scale) -> Workspace:
-    """Make and mount one workspace and give it its history."""
+    """Make and mount one workspace, and wait until it is imported."""
     print(f"preparing {scale}", file=sys.stderr, flush=True)
     base = directory / "base"
     base.mkdir(parents=True)
@@ -302,5 +311,4 @@ def _open(stack: ExitStack, directory: Path, cowfs: Cowfs, scale: Scale) -> Work
     step = max(1, len(paths) // CHANGED)
     space = Workspace(scale, cowfs, mount, paths[::step][:CHANGED])
     space.await_import()
-    space.make_history()
     return space

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from benchmarks.system import (
     drop_caches,
     remove_work,
     settle,
+    watchdog,
 )
 from benchmarks.targets import Place, Target
 from benchmarks.workloads import Cache, Inputs, Workload
@@ -96,6 +97,8 @@ class FilesRun:
     passes: Sequence[Pass]
     inputs: Inputs
     work: Path
+    timeout: float
+    """Seconds after which a step counts as hung."""
     result: Measurements = field(default_factory=Measurements)
 
     def run(self, rounds: int) -> Measurements:
@@ -110,23 +113,19 @@ class FilesRun:
         """Open every target on a fresh directory and take them through all steps."""
         directory = self.work / f"{one.name}-{number}"
         directory.mkdir()
-        try:
-            with ExitStack() as stack:
-                places = self._open(stack, directory, one)
-                failed: set[tuple[str, str]] = set()
-                for index, step in enumerate(self.steps):
-                    print(f"{label}: {step.title}", file=sys.stderr, flush=True)
-                    for target in rotated(list(places), number + index):
-                        cell = Cell(one.name, step.name, target)
-                        if any((target, need) in failed for need in step.needs):
-                            failed.add((target, step.name))
-                            self._missing(cell, Missing("-", "a step that it needs failed"))
-                            continue
-                        if not self._measure(cell, step, places[target]):
-                            failed.add((target, step.name))
-        except BenchError as error:
-            # Only closing a target gets here: the measurements are good, the user must know.
-            self._note(str(error))
+        with ExitStack() as stack:
+            places = self._open(stack, directory, one)
+            failed: set[tuple[str, str]] = set()
+            for index, step in enumerate(self.steps):
+                print(f"{label}: {step.title}", file=sys.stderr, flush=True)
+                for target in rotated(list(places), number + index):
+                    cell = Cell(one.name, step.name, target)
+                    if any((target, need) in failed for need in step.needs):
+                        failed.add((target, step.name))
+                        self._missing(cell, Missing("-", "a step that it needs failed"))
+                        continue
+                    if not self._measure(cell, step, places[target]):
+                        failed.add((target, step.name))
         remove_work(directory)
 
     def _open(self, stack: ExitStack, directory: Path, one: Pass) -> dict[str, Place]:
@@ -140,13 +139,21 @@ class FilesRun:
             else:
                 try:
                     opened = target.open(own, self.inputs.env)
-                    places[target.name] = stack.enter_context(opened)
+                    places[target.name] = opened.__enter__()
+                    stack.callback(self._close, opened)
                 except FAILURES as error:
                     missing = Missing.failed(error)
             if missing:
                 for step in self.steps:
                     self._missing(Cell(one.name, step.name, target.name), missing)
         return places
+
+    def _close(self, opened: AbstractContextManager[Place]) -> None:
+        """Close a target. A failure there spoils no measurement, so it is noted, not raised."""
+        try:
+            opened.__exit__(None, None, None)
+        except FAILURES as error:
+            self._note(str(error))
 
     def _measure(self, cell: Cell, step: Workload, place: Place) -> bool:
         """Take one measurement; returns whether the step was done."""
@@ -155,15 +162,16 @@ class FilesRun:
             return False
         directory = place.root / "work"
         try:
-            directory.mkdir(exist_ok=True)
-            self._prepare(step, directory, place)
-            start = time.perf_counter()
-            step.run(directory, self.inputs)
-            seconds = time.perf_counter() - start
+            with watchdog(place.pids, seconds=self.timeout):
+                directory.mkdir(exist_ok=True)
+                self._prepare(step, directory, place)
+                start = time.perf_counter()
+                step.run(directory, self.inputs)
+                seconds = time.perf_counter() - start
+                self._settle(place, cell)
         except FAILURES as error:
             self._missing(cell, Missing.failed(error))
             return False
-        self._settle(place, cell)
         self.result.seconds[cell].append(seconds)
         return True
 

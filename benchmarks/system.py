@@ -6,7 +6,9 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +24,14 @@ Env = dict[str, str]
 
 class BenchError(Exception):
     """A benchmark cannot go on; the message is for the user."""
+
+
+class ToolError(BenchError):
+    """A command failed; *output* is what it wrote to standard output."""
+
+    def __init__(self, message: str, output: bytes) -> None:
+        super().__init__(message)
+        self.output = output
 
 
 def child_environment(home: Path) -> Env:
@@ -51,8 +61,8 @@ def run_tool(
 ) -> bytes:
     """Run a command to its end and return what it wrote to standard output.
 
-    Raises :class:`BenchError` with the end of its standard error when it cannot be started, takes
-    longer than *timeout* seconds, or ends with a status that is not in *accept*.
+    Raises :class:`BenchError` when it cannot be started or takes longer than *timeout* seconds, and
+    :class:`ToolError` with the end of its standard error when its status is not in *accept*.
     """
     name = Path(argv[0]).name
     try:
@@ -71,7 +81,7 @@ def run_tool(
         raise BenchError(f"{name}: {error.strerror}") from error
     if done.returncode not in set(accept):
         said = (done.stderr or done.stdout).decode(errors="replace").strip()[-400:]
-        raise BenchError(f"{name} {argv[1] if len(argv) > 1 else ''}: {done.returncode}: {said}")
+        raise ToolError(f"{name} ended with {done.returncode}: {said}", done.stdout)
     return done.stdout
 
 
@@ -105,6 +115,34 @@ def cpu_seconds(pids: Iterable[int]) -> float:
             with suppress(OSError):
                 nanoseconds += int(task.read_text().split()[0])
     return nanoseconds / 1e9
+
+
+@contextmanager
+def watchdog(pids: Iterable[int], *, seconds: float) -> Iterator[None]:
+    """Kill the daemons *pids* if the body takes longer than *seconds*.
+
+    A system call on a FUSE filesystem whose daemon hangs never returns, and no signal ends it. When
+    the daemon dies, the kernel ends the call with an error.
+    """
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (BenchError, OSError) as error:
+        if expired.is_set():
+            raise BenchError(f"hung for {seconds:.0f} s; its daemon was killed") from error
+        raise
+    finally:
+        timer.cancel()
 
 
 def settle(root: Path, pids: Sequence[int], *, seconds: float = 60.0) -> bool:

@@ -180,6 +180,8 @@ def sqlite(directory: Path, inputs: Inputs) -> None:
         for number in range(TRANSACTIONS):
             database.execute("INSERT INTO event (text) VALUES (?)", (f"event {number}",))
         (count,) = database.execute("SELECT count(*) FROM event").fetchone()
+    except sqlite3.Error as error:
+        raise BenchError(f"SQLite: {error}") from error
     finally:
         database.close()
     if count != TRANSACTIONS:
