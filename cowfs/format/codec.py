@@ -64,8 +64,10 @@ def encode_delta(data: _Buffer, reference: bytes, reference_hash: bytes) -> byte
 
 
 def delta_reference(value: bytes) -> bytes | None:
-    """Hash of the block that a stored value needs, None when it stands alone."""
-    return bytes(value[HEADER_SIZE : HEADER_SIZE + HASH_SIZE]) if value[0] == DELTA else None
+    """Hash of the block that a stored value needs, None when it stands alone (or is damaged)."""
+    if value[:1] != b"\2" or len(value) < HEADER_SIZE + HASH_SIZE:
+        return None
+    return bytes(value[HEADER_SIZE : HEADER_SIZE + HASH_SIZE])
 
 
 def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import time
 import uuid
@@ -93,8 +94,15 @@ class Store:
         self.path = path
         self.env = env
         self.writable = writable
-        self.tables = {name: env.open_db(name.encode(), create=writable) for name in TABLES}
+        self.tables = {name: self._table(name) for name in TABLES}
         self._owner: int | None = None
+
+    def _table(self, name: str) -> object:
+        try:
+            return self.env.open_db(name.encode(), create=self.writable)
+        except lmdb.NotFoundError:
+            detail = f"its table {name} is missing"
+            raise StoreDamagedError(path=str(self.path), detail=detail) from None
 
     def begin(self, *, write: bool = False) -> Transaction:
         """A transaction; for reading, a snapshot of the last commit. Abort it soon."""
@@ -197,9 +205,14 @@ def _open_env(path: Path, *, writable: bool) -> lmdb.Environment:
 
 
 def store_exists(path: Path) -> bool:
-    """Whether a store was created there. Raises PermissionDeniedError when that cannot be seen."""
+    """Whether a store was created there. Raises PermissionDeniedError when that cannot be seen.
+
+    A creation that a crash interrupted leaves LMDB's two meta pages at most, which is no store.
+    """
     try:
-        return (path / "data.mdb").exists()
+        return (path / "data.mdb").stat().st_size > 2 * mmap.PAGESIZE
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except PermissionError:
         raise PermissionDeniedError(detail=f"{path} cannot be read") from None
 
@@ -247,8 +260,8 @@ def _check_format(path: Path, env: lmdb.Environment) -> None:
 def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
     """Make a store with the given (table, key, value) records and open it for writing.
 
-    The directory is made with mode 0700. `initial` and the format record are one transaction, so a
-    store either exists whole or has no data.
+    The directory is made with mode 0700. The tables, `initial` and the format record are one
+    transaction, so a store either exists whole or not at all (`store_exists`).
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(path, 0o700)
@@ -259,13 +272,19 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
     except BaseException:
         os.close(owner)
         raise
-    store = Store(path, env, writable=True)
-    store._owner = owner
     record = records.FormatRecord(
         version.VERSION, 0, 0, uuid.uuid4().hex, time.time_ns(), BLOCK_SIZE
     )
-    with store.begin(write=True) as txn:
-        for table, key, value in initial:
-            txn.put(key, value, db=store.tables[table])
-        txn.put(b"format", records.encode(record), db=store.tables["meta"])
+    try:
+        with env.begin(write=True) as txn:
+            tables = {name: env.open_db(name.encode(), txn=txn) for name in TABLES}
+            for table, key, value in initial:
+                txn.put(key, value, db=tables[table])
+            txn.put(b"format", records.encode(record), db=tables["meta"])
+        store = Store(path, env, writable=True)
+    except BaseException:
+        env.close()
+        os.close(owner)
+        raise
+    store._owner = owner
     return store

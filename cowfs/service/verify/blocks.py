@@ -86,7 +86,7 @@ class Blocks:
 
     def _scrub(self, digest: bytes, value: bytes) -> None:
         reference = None
-        if len(value) >= codec.HEADER_SIZE and (wanted := codec.delta_reference(value)) is not None:
+        if (wanted := codec.delta_reference(value)) is not None:
             self._used.add(wanted)
             stored = self._scan.reader.get("block", wanted)
             if stored is None:

@@ -1,0 +1,1 @@
+"""Tests of the store: lineages, snapshots, the writer, locks."""
