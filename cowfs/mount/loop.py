@@ -5,9 +5,9 @@ module-level coroutine `_wait_fuse_readable`, looked up at each request, is repl
 poll(2) that also watches an eventfd: by it other threads hand in functions (`Loop.call`,
 `Loop.post`). trio runs only when such a function has made a waiting handler ready, and once in
 `_EVERY` requests: a worker that blocks in poll(2) keeps all others from running, so none does while
-a handler is ready to go on (`_woken`). After a reply the wait stays awake for a moment before it sleeps, because
-waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows both); it stops
-doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is used.
+a handler is ready to go on (`_woken`). After a reply the wait stays awake for a moment before it
+sleeps, because waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows
+both); it stops doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is used.
 
 Threading: `Loop.run` is the body of the FUSE thread, the owner of the volume. `call` and `post` may
 be used from any other thread.

@@ -37,6 +37,9 @@ VIEW_SHIFT = 48
 INO_MASK = (1 << VIEW_SHIFT) - 1
 GHOST_PREFIX = b".cowfs-inode-"
 """Below the root, with an inode number behind it: a name that only ghosts can look up."""
+_ACL = b"system.posix_acl_"
+"""POSIX ACLs: nobody would enforce them here, so they are refused (programs then use chmod(2)).
+Those of base files are kept in the store and hidden."""
 _GROUP_BYTES = 16 << 20
 """Changed block bytes after which a group is closed before its time."""
 _LIMIT_BYTES = 96 << 20
@@ -125,6 +128,7 @@ class Operations:
             return entry  # type: ignore[no-any-return]
         entry = inode.attr = pyfuse3.EntryAttributes()
         entry.st_ino = inode.ino
+        entry.generation = inode.generation
         entry.st_mode = inode.mode
         entry.st_nlink = inode.nlink
         entry.st_uid = inode.uid
@@ -301,6 +305,8 @@ class Operations:
 
     @handler
     def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
+        if name.startswith(_ACL):
+            raise PosixError(errno.ENOTSUP)
         if self._volume.full:
             raise PosixError(errno.ENOSPC)
         attributes.set_xattr(self._view, self._view.inode(ino), name, value)
@@ -315,13 +321,14 @@ class Operations:
                 value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
             except PosixError as error:
                 raise pyfuse3.FUSEError(error.errno) from None
-        if value is None:
-            raise self._no_xattr
+        if value is None or name.startswith(_ACL):
+            raise pyfuse3.FUSEError(errno.ENOTSUP) if name.startswith(_ACL) else self._no_xattr
         return value
 
     @handler
     def listxattr(self, ino: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
-        return list(attributes.xattrs(self._view, self._view.inode(ino)))
+        names = attributes.xattrs(self._view, self._view.inode(ino))
+        return [name for name in names if not name.startswith(_ACL)]
 
     @handler
     def removexattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:

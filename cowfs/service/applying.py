@@ -239,7 +239,7 @@ class Executor:
         assert record is not None
         st = self._lstat(path)
         if st is not None:
-            if self._is_right(path, st, ino, record):
+            if self._is_right(path, name, st, ino, record):
                 return
             if not self._replaceable(st, name):
                 self._move_aside(path)
@@ -287,17 +287,20 @@ class Executor:
         self._move(move, record, *name)
 
     def _is_right(
-        self, path: bytes, st: os.stat_result, ino: int, record: records.InodeRecord
+        self, path: bytes, name: Name, st: os.stat_result, ino: int, record: records.InodeRecord
     ) -> bool:
-        """Whether an earlier, interrupted run put it there already."""
+        """Whether what has to lie there does: it always did, or an interrupted run put it there."""
         if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode) or self._staged(ino):
             return False
         if stat.S_ISDIR(st.st_mode):
             return True
         if stat.S_ISLNK(st.st_mode):
-            with self._parent(path) as (fd, name):
-                return os.readlink(name, dir_fd=fd) == record.target
+            with self._parent(path) as (fd, last):
+                return os.readlink(last, dir_fd=fd) == record.target
         if stat.S_ISREG(st.st_mode):
+            known = self._known(name)
+            if known is not None and known.ino == ino and ino not in self._plan.rewritten:
+                return same_file(st, recorded_fingerprint(known))
             return self._same_bytes(path, st, record)
         return st.st_rdev == record.rdev
 
@@ -329,11 +332,13 @@ class Executor:
         """Another name of a file that is in place already."""
         if record.nlink < 2:
             return None
-        for other in self._after.names_of(ino):
-            if other == path:
+        for name in self._after.links(ino):
+            above = self._after.directory_path(name[0])
+            if above is None:
                 continue
-            st = self._lstat(other)
-            if st is not None and self._is_right(other, st, ino, record):
+            other = above + b"/" + name[1] if above else name[1]
+            st = self._lstat(other) if other != path else None
+            if st is not None and self._is_right(other, name, st, ino, record):
                 return other
         return None
 

@@ -295,8 +295,5 @@ def _strand(view: View, inode: Inode, stray: Lineage) -> None:
 def _revive(view: View, inode: Inode, record: records.InodeRecord) -> None:
     """The restored state has this inode: the object shows it from now on."""
     if inode.orphan_epoch:
-        view.discard_blocks(inode)
-        view.forget_orphan(inode)
-        inode.orphan_epoch = 0
-        inode.lineage = None
+        view.revive(inode)
     inode.load(record)

@@ -28,6 +28,8 @@ class Inode:
     nlookup: references of the kernel. handles: open file handles.
     orphan_epoch: 0, or the epoch in which the last name went; the inode lives on for its handles.
     lineage: of an orphan that a restore left behind, where its old blocks are seen.
+    removed: of a directory, rmdir(2) was called on it; the kernel's inode is dead for good, so a
+        restore that brings the directory back gives it another `generation`.
     attr: slot for the mount layer's reply, dropped at every change.
     """
 
@@ -41,6 +43,7 @@ class Inode:
         "dirty",
         "entries",
         "flags",
+        "generation",
         "gid",
         "handles",
         "inflight",
@@ -55,6 +58,7 @@ class Inode:
         "pending",
         "rdev",
         "reference",
+        "removed",
         "size",
         "target",
         "uid",
@@ -70,6 +74,8 @@ class Inode:
         self.parent = 0
         self.orphan_epoch = 0
         self.lineage: Lineage | None = None
+        self.removed = False
+        self.generation = 0
         self.load(record)
 
     def load(self, record: records.InodeRecord) -> None:

@@ -153,6 +153,7 @@ def rmdir(view: View, parent: int, name: bytes) -> Inode:
         raise PosixError(errno.ENOTDIR)
     if view.directory(inode.ino).entries:
         raise PosixError(errno.ENOTEMPTY)
+    inode.removed = True
     _remove_name(view, directory, name, inode, now())
     return inode
 
@@ -192,12 +193,12 @@ def rename(
     old = view.inode(packed >> 4) if packed is not None else None
     if old is not None and flags & RENAME_NOREPLACE:
         raise PosixError(errno.EEXIST)
+    if old is None and flags & RENAME_EXCHANGE:
+        raise PosixError(errno.ENOENT)
     if inode.is_dir and _is_below(view, target, inode):
         raise PosixError(errno.EINVAL)
     moment = now()
-    if flags & RENAME_EXCHANGE:
-        if old is None:
-            raise PosixError(errno.ENOENT)
+    if old is not None and flags & RENAME_EXCHANGE:
         if old.is_dir and _is_below(view, source, old):
             raise PosixError(errno.EINVAL)
         _exchange(view, (source, name, inode), (target, new_name, old), moment)
@@ -206,6 +207,7 @@ def rename(
         return None  # two names of one file: nothing happens (rename(2))
     if old is not None:
         _check_replaceable(view, inode, old)
+        old.removed = old.is_dir
         _remove_name(view, target, new_name, old, moment)
         if inode.is_file and old.is_file:
             inode.reference = inode.reference or old.content

@@ -227,10 +227,7 @@ class _Editor:
         else:
             inode = alive or Inode(ino, record)
             if inode.orphan_epoch:
-                view.discard_blocks(inode)
-                view.forget_orphan(inode)
-                inode.orphan_epoch = 0
-                inode.lineage = None
+                view.revive(inode)
             inode.load(record)
             view.inodes[ino] = inode
             view.removed.pop(ino, None)

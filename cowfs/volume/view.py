@@ -15,6 +15,7 @@ from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.writer import TransactionGroup
+from cowfs.types import ROOT_INO
 from cowfs.volume.inode import Buffer, Inode
 from cowfs.volume.posix import PosixError
 
@@ -80,6 +81,8 @@ class View:
         if record is None:
             raise PosixError(errno.ESTALE)
         inode = self.inodes[ino] = Inode(ino, record)
+        if ino == ROOT_INO:
+            inode.nlookup = 1  # the kernel has it without ever looking it up
         return inode
 
     def directory(self, ino: int) -> Inode:
@@ -172,6 +175,16 @@ class View:
         self.discard_blocks(inode)
         self.forget_orphan(inode)
         self.inodes.pop(inode.ino, None)
+
+    def revive(self, inode: Inode) -> None:
+        """An orphan gets a name again: what it wrote without one is garbage."""
+        self.discard_blocks(inode)
+        self.forget_orphan(inode)
+        inode.orphan_epoch = 0
+        inode.lineage = None
+        if inode.removed:
+            inode.removed = False
+            inode.generation += 1
 
     def forget_orphan(self, inode: Inode) -> None:
         """What an orphan wrote since it lost its last name is garbage."""
