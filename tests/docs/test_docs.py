@@ -8,7 +8,8 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import msgspec
@@ -17,10 +18,13 @@ from click.testing import CliRunner
 
 from cowfs import errors
 from cowfs.cli.app import COMMANDS, cli
+from cowfs.daemon.control import Request
 from cowfs.daemon.methods import Methods
+from cowfs.daemon.process import Daemon
 from cowfs.format.records import CheckpointRecord
 from cowfs.service.apply import Applied
-from cowfs.service.status import volume_status
+from cowfs.service.engine import LocalEngine
+from cowfs.volume.history import Author
 from tests.support.volumes import Rig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,7 +120,9 @@ def fields(heading: str) -> set[str]:
 
 
 def test_every_field_is_in_the_protocol(volume: Rig) -> None:
-    assert volume_status(volume.volume).keys() | {"pid", "flush"} == fields("### status")
+    daemon = SimpleNamespace(engine=LocalEngine(volume.volume))
+    report = Methods(cast(Daemon, daemon)).status(Request({}, Author(), lambda _: None))
+    assert report.keys() | {"flush"} == fields("### status")
     checkpoint = {field.name for field in msgspec.structs.fields(CheckpointRecord)}
     assert checkpoint <= fields("## Methods")
     assert Applied(0).to_json().keys() | {"dry_run"} == fields("### apply")
