@@ -168,7 +168,9 @@ def refused(cowfs: Cowfs, *arguments: str | Path) -> str:
     """The code of the error; nothing was mounted and no store made."""
     before = cowfs.mounts()
     stores = sorted(cowfs.top.glob("data/cowfs/stores/*"))
+    cowfs.in_process = True
     error = cowfs.fails("mount", *arguments)
+    cowfs.in_process = False
     assert cowfs.mounts() == before
     assert sorted(cowfs.top.glob("data/cowfs/stores/*")) == stores
     return str(error["code"])
