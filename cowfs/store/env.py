@@ -33,6 +33,7 @@ from cowfs.errors import (
     StoreMissingError,
 )
 from cowfs.format import records, version
+from cowfs.store.pages import is_cut_off
 from cowfs.types import BLOCK_SIZE
 
 TABLES = (
@@ -177,6 +178,8 @@ def owner_pid(path: Path) -> int | None:
 
 
 def _open_env(path: Path, *, writable: bool) -> lmdb.Environment:
+    if is_cut_off(path / "data.mdb"):
+        raise StoreDamagedError(path=str(path), detail="its file was cut off")
     last: Exception | None = None
     for map_size in _MAP_SIZES:
         try:

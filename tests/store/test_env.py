@@ -194,6 +194,31 @@ def test_a_file_that_is_no_store(path: Path, writable: bool) -> None:
         open_store(path, writable=writable)
 
 
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_file_that_was_cut_off(path: Path, writable: bool) -> None:
+    """LMDB would read beyond its end, which ends the process (SIGBUS)."""
+    size = (path / "data.mdb").stat().st_size
+    for pages in range(3, size // mmap.PAGESIZE):
+        os.truncate(path / "data.mdb", pages * mmap.PAGESIZE)
+        with pytest.raises(StoreDamagedError, match="cut off"):
+            open_store(path, writable=writable)
+        os.truncate(path / "data.mdb", size)
+
+
+def test_a_file_that_is_shorter_than_it_says_but_has_all_it_needs(path: Path) -> None:
+    """LMDB does not write a page that is free again before its commit."""
+    with open(path / "data.mdb", "r+b") as file:
+        for meta in (0, 1):
+            at = meta * mmap.PAGESIZE + 16 + 24 + 96
+            file.seek(at)
+            last = int.from_bytes(file.read(8), "little")
+            file.seek(at)
+            file.write((last + 3).to_bytes(8, "little"))
+    store = open_store(path, writable=True)
+    assert store.get("label", b"a") == b"1"
+    store.close()
+
+
 def test_a_store_without_a_format_record(path: Path) -> None:
     env = lmdb.open(str(path), max_dbs=len(TABLES), map_size=1 << 30)
     with env.begin(write=True) as txn:

@@ -16,12 +16,12 @@ from cowfs.service.verify.blocks import Blocks
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
 from cowfs.service.verify.others import check_base, check_changes, check_orphans
-from cowfs.service.verify.pages import FREE_LIST, MAIN, DamagedFileError, PageCheck
 from cowfs.service.verify.report import Problem, Progress, Report
 from cowfs.service.verify.scan import Scan
 from cowfs.service.verify.tree import check_tree
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.env import TABLES
+from cowfs.store.pages import FREE_LIST, MAIN, DamagedFileError, PageCheck
 from cowfs.store.snapshot import Reader
 from cowfs.volume.base import Base
 

@@ -16,8 +16,8 @@ The layout is that of LMDB 0.9 on 64-bit machines (data version 1, little-endian
     table   page size (4), flags (2), depth (2), branch, leaf and overflow pages, entries, root (8
             each)
 
-A page that the chosen transaction needs is not reused while the caller's read transaction, which
-is not newer, lives.
+A page that the newest transaction needs is not reused as long as a read transaction lives that was
+begun before: the caller holds one, or knows that nobody writes.
 
 Threading: only reads; may run anywhere.
 """
@@ -26,12 +26,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-
-from cowfs.service.verify.report import Progress
 
 _HEADER = Struct("<QHHHH")
 _NODE = Struct("<HHHH")
@@ -47,6 +45,11 @@ _NONE = (1 << 64) - 1
 _MAX_DEPTH = 32
 _EVERY = 1024
 FREE_LIST, MAIN = "(free list)", "(tables)"
+_BEYOND = "it lies beyond the end of the file"
+_ATTEMPTS = 10
+
+Progress = Callable[[str, int, int], None]
+"""Called with "pages", how many were looked at, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,22 @@ def _meta(data: bytes) -> Meta | None:
     return Meta(free, main, last, transaction)
 
 
+def is_cut_off(path: Path) -> bool:
+    """Whether a page in use lies beyond the end of the file: reading it would kill the process.
+
+    A file that is shorter than its last page number says is rare, and may be sound (LMDB does not
+    write pages that are free again before their commit): then all pages are looked at.
+    """
+    for _ in range(_ATTEMPTS):
+        metas = read_metas(path)
+        if not metas or os.stat(path).st_size >= (metas[0].last_page + 1) * mmap.PAGESIZE:
+            return False
+        found = any(damage.detail.endswith(_BEYOND) for damage in PageCheck(path).run())
+        if read_metas(path) == metas:  # nobody committed, and reused pages, meanwhile
+            return found
+    return False
+
+
 class PageCheck:
     """One walk over a store's data file. `pages`: how many were looked at, headers only of the
     overflow pages."""
@@ -187,7 +206,7 @@ class PageCheck:
         if page < 2 or page + count - 1 > self._last:
             return "it lies outside the pages in use"
         if (page + count) * self._page_size > len(self._data):
-            return "it lies beyond the end of the file"
+            return _BEYOND
         for number in range(page, page + count):
             if self._used[number >> 3] & 1 << (number & 7):
                 return f"page {number} belongs to something else as well"
