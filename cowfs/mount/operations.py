@@ -37,9 +37,9 @@ VIEW_SHIFT = 48
 INO_MASK = (1 << VIEW_SHIFT) - 1
 GHOST_PREFIX = b".cowfs-inode-"
 """Below the root, with an inode number behind it: a name that only ghosts can look up."""
-_ACL = b"system.posix_acl_"
-"""POSIX ACLs: nobody would enforce them here, so they are refused (programs then use chmod(2)).
-Those of base files are kept in the store and hidden."""
+_XATTR_CLASSES = (b"user.", b"trusted.", b"security.")
+"""Other classes are refused; above all POSIX ACLs, which nobody would enforce here (programs then
+use chmod(2)). Those of base files are kept in the store and hidden."""
 _GROUP_BYTES = 16 << 20
 """Changed block bytes after which a group is closed before its time."""
 _LIMIT_BYTES = 96 << 20
@@ -305,7 +305,7 @@ class Operations:
 
     @handler
     def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if name.startswith(_ACL):
+        if not name.startswith(_XATTR_CLASSES):
             raise PosixError(errno.ENOTSUP)
         if self._volume.full:
             raise PosixError(errno.ENOSPC)
@@ -321,17 +321,21 @@ class Operations:
                 value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
             except PosixError as error:
                 raise pyfuse3.FUSEError(error.errno) from None
-        if value is None or name.startswith(_ACL):
-            raise pyfuse3.FUSEError(errno.ENOTSUP) if name.startswith(_ACL) else self._no_xattr
+        if not name.startswith(_XATTR_CLASSES):
+            raise pyfuse3.FUSEError(errno.ENOTSUP)
+        if value is None:
+            raise self._no_xattr
         return value
 
     @handler
     def listxattr(self, ino: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
         names = attributes.xattrs(self._view, self._view.inode(ino))
-        return [name for name in names if not name.startswith(_ACL)]
+        return [name for name in names if name.startswith(_XATTR_CLASSES)]
 
     @handler
     def removexattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+        if not name.startswith(_XATTR_CLASSES):
+            raise PosixError(errno.ENOTSUP)
         attributes.remove_xattr(self._view, self._view.inode(ino), name)
 
     # -- files ------------------------------------------------------------------------------
@@ -343,9 +347,25 @@ class Operations:
             raise PosixError(errno.ESTALE)
         if inode.base_size:
             data.open_file(self._view, inode)
-        if flags & os.O_TRUNC and inode.size and ctx.pid not in self.ghosts:
-            attributes.set_attributes(self._view, inode, size=0)
+        if flags & os.O_TRUNC and ctx.pid not in self.ghosts:
+            self._truncate_by_open(inode, ctx.uid)
         return self._open(inode, flags)
+
+    def _truncate_by_open(self, inode: Inode, uid: int) -> None:
+        """O_TRUNC is done here, not by `setattr`, so privileges go here too (inode(7))."""
+        mode = inode.mode
+        if uid != 0 and mode & (stat.S_ISUID | stat.S_ISGID):
+            mode &= ~stat.S_ISUID
+            if mode & stat.S_IXGRP:
+                mode &= ~stat.S_ISGID
+        if b"security.capability" in attributes.xattrs(self._view, inode):
+            attributes.remove_xattr(self._view, inode, b"security.capability")
+        attributes.set_attributes(
+            self._view,
+            inode,
+            size=0 if inode.size else None,
+            mode=mode if mode != inode.mode else None,
+        )
 
     @handler
     def read(self, fh: int, offset: int, size: int) -> bytes:

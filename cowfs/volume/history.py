@@ -238,12 +238,16 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
     and what is written to it never enters the tree (contract 3).
     """
     stray = Lineage((*before.ranges, (view.head, MAX_EPOCH)))
-    for inode in view.inodes.values():
-        inode.parent = 0  # directories may be elsewhere
-        if inode.orphan_epoch and inode.lineage is None:
+    for inode in view.orphans.values():
+        if inode.lineage is None:
             inode.lineage = stray
     known = view.inodes
-    for ino in touched.inodes | {parent for parent, _ in touched.names}:
+    for parent, name in touched.names:
+        found = view.snapshot.lookup(parent, name)
+        if found is not None and found[0] in known:
+            known[found[0]].parent = parent
+    inodes = touched.inodes | {parent for parent, _ in touched.names}
+    for ino in inodes:
         if ino in known:
             record = view.snapshot.inode(ino)
             if record is None:
@@ -251,8 +255,9 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
             else:
                 _revive(view, known[ino], record)
     invalidation = invalidation_of(view, touched)
-    for idle in [ino for ino, inode in known.items() if inode.idle]:
-        del known[idle]
+    for ino in inodes:
+        if ino in known:
+            view.release(known[ino])
     return invalidation
 
 
@@ -286,6 +291,7 @@ def _strand(view: View, inode: Inode, stray: Lineage) -> None:
     if inode.orphan_epoch:
         return
     inode.orphan_epoch = view.head
+    view.orphans[inode.ino] = inode
     inode.lineage = stray
     inode.nlink = 0
     if inode.is_dir:

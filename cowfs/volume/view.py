@@ -32,6 +32,7 @@ class View:
     links: (ino, parent, name) to whether it exists, since the last quiesce.
     removed: inodes whose last name went since the last quiesce.
     dropped: (content, epoch) to drop with the next group.
+    orphans: inodes without a name that something still holds.
     created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
     """
 
@@ -47,6 +48,7 @@ class View:
         self.xattrs: dict[tuple[int, bytes], bytes | None] = {}
         self.removed: dict[int, Inode] = {}
         self.dropped: list[tuple[int, int]] = []
+        self.orphans: dict[int, Inode] = {}
         self.created: set[int] = set()
         self.touched: set[int] = set()
         self.deleted: set[int] = set()
@@ -156,6 +158,7 @@ class View:
         """The last name is gone. The object stays for the kernel's references and handles."""
         inode.nlink = 0
         inode.orphan_epoch = self.head
+        self.orphans[inode.ino] = inode
         if inode.ino in self.created:
             self.created.discard(inode.ino)
         else:
@@ -174,12 +177,14 @@ class View:
         """Nobody can reach an orphan any more: its blocks are garbage."""
         self.discard_blocks(inode)
         self.forget_orphan(inode)
+        self.orphans.pop(inode.ino, None)
         self.inodes.pop(inode.ino, None)
 
     def revive(self, inode: Inode) -> None:
         """An orphan gets a name again: what it wrote without one is garbage."""
         self.discard_blocks(inode)
         self.forget_orphan(inode)
+        del self.orphans[inode.ino]
         inode.orphan_epoch = 0
         inode.lineage = None
         if inode.removed:
