@@ -25,10 +25,11 @@ from cowfs.errors import (
 from cowfs.format import keys, records
 from cowfs.service.selectors import Point
 from cowfs.service.workspace import ReadOnly
+from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE, NAME_MAX, ROOT_INO
 from cowfs.volume.base import BaseEntry, Fingerprint, fingerprint
-from cowfs.volume.importing import inode_record, recorded_fingerprint
+from cowfs.volume.importing import inode_record, is_shared, recorded_fingerprint
 
 _ZEROS = bytes(BLOCK_SIZE)
 _KINDS = {
@@ -220,6 +221,7 @@ class Tree:
         self.point = point
         self.reader = workspace.reader
         self.snapshot: Snapshot = workspace.snapshot(point)
+        self._start = Snapshot(self.reader, Lineage(((0, 0),)))
         self._paths: dict[int, bytes | None] = {ROOT_INO: b""}
 
     # -- names ------------------------------------------------------------------------------
@@ -406,18 +408,35 @@ class Tree:
 
     def _base_node(self, directory: Node, place: bytes, entry: BaseEntry) -> Node:
         path = join(directory.path, entry.name)
-        if stat.S_ISREG(entry.st.st_mode) and entry.st.st_nlink > 1:
-            # Another name of it may be known: then this one leads to the same inode.
-            key = keys.hardlink_key(entry.st.st_dev, entry.st.st_ino)
-            value = self.reader.get("hardlink", key)
-            ino = keys.unpack_id(value) if value is not None else 0
-            if ino and self.has(ino):
-                return self.node(ino, path)
+        ino = self._known_link(entry)
+        if ino:
+            return self.node(ino, path)
         node = Node(self, path, 0, inode_record(entry, 0))
         node._place = join(place, entry.name)
         node._fingerprint = fingerprint(entry.st)
         node._xattrs = entry.xattrs
         return node
+
+    def _known_link(self, entry: BaseEntry) -> int:
+        """The inode of which a base entry is one more name, 0 when there is none in this state.
+
+        The base may have given an inode's number to another file since: the fingerprint tells.
+        """
+        st = entry.st
+        if not is_shared(st):
+            return 0
+        value = self.reader.get("hardlink", keys.hardlink_key(st.st_dev, st.st_ino))
+        ino = keys.unpack_id(value) if value is not None else 0
+        if not ino or not self.has(ino):
+            return 0
+        seen = fingerprint(st)
+        for parent, name in {*self._start.links(ino), *self.snapshot.links(ino)}:
+            value = self.reader.get("base", keys.base_key(parent, name))
+            if value is not None:
+                record = records.unpack_base(value)
+                if record.ino == ino and recorded_fingerprint(record) == seen:
+                    return ino
+        return 0
 
     # -- content --------------------------------------------------------------------------------
 
@@ -444,7 +463,10 @@ class Tree:
             yield from self._base_blocks(node, at, base_end)
 
     def _extents(self, content: int) -> Iterator[tuple[int, int, bytes]]:
-        """(block number, epoch, hash or b"" for a hole), ascending."""
+        """(block number, epoch, hash or b"" for a hole), ascending.
+
+        A block that was given back to the base is what sealing stored of it, or not listed.
+        """
         visible = self.snapshot.lineage.visible
         prefix = keys.pack_id(content)
         done = -1
@@ -453,9 +475,15 @@ class Tree:
             if number == done:
                 continue
             epoch = keys.epoch_of(key)
-            if visible(epoch):
-                done = number
-                yield number, epoch, digest
+            if not visible(epoch):
+                continue
+            done = number
+            if digest == records.EXTENT_BASE:
+                sealed = self.reader.get("extent", keys.extent_key(content, number, 0))
+                if sealed is None:
+                    continue
+                epoch, digest = 0, sealed
+            yield number, epoch, digest
 
     def _base_blocks(self, node: Node, start: int, end: int) -> Iterator[Block]:
         """Blocks [start, end) of a content that come from the base file; start is aligned."""

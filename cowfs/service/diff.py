@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cowfs.errors import CowfsError, UnknownPathError
-from cowfs.service.content import Node, Tree, join, same_content
+from cowfs.errors import CowfsError, DamagedRecordError, UnknownPathError
+from cowfs.service.content import Failed, Node, Tree, join, same_content
 from cowfs.service.selectors import Point
 from cowfs.service.workspace import ReadOnly
 from cowfs.tree import patch as patching
@@ -129,11 +129,14 @@ def diff(
     paths: Iterable[bytes] = (),
     *,
     times: bool = False,
+    failed: Failed | None = None,
 ) -> list[Change]:
     """What must happen to state `a` to become state `b`, sorted by path.
 
     paths: only what is at or below these, in either state; relative to the top.
     times: also report files and directories of which only the mtime differs.
+    failed: told of what cannot be listed or is damaged, which is then left out; without it that is
+    an error.
     A renamed directory is one R; what changed in it is listed at its new path. Added and deleted
     directories are listed with everything in them. Names of a hard-linked file in base directories
     that nobody looked into yet are not known, and so not listed.
@@ -142,7 +145,7 @@ def diff(
     """
     old, new = Tree(workspace, a), Tree(workspace, b)
     wanted = [_check_path(old, new, path) for path in paths]
-    changes = _Comparison(old, new, times).run()
+    changes = _Comparison(old, new, times, failed).run()
     if wanted and b"" not in wanted:
         changes = _restrict(old, new, changes, wanted)
     changes.sort(key=lambda change: (change.path, _ORDER.index(change.status)))
@@ -163,10 +166,11 @@ def count(changes: Iterable[Change]) -> dict[str, int]:
 class _Comparison:
     """Compares two trees by what was touched between them."""
 
-    def __init__(self, old: Tree, new: Tree, times: bool) -> None:
+    def __init__(self, old: Tree, new: Tree, times: bool, failed: Failed | None) -> None:
         self.old = old
         self.new = new
         self.times = times
+        self.failed = failed
         self.changes: list[Change] = []
         self._gone: dict[bytes, Node] = {}
         self._made: dict[bytes, Node] = {}
@@ -176,12 +180,20 @@ class _Comparison:
             self.old.reader, self.old.snapshot.lineage, self.new.snapshot.lineage
         )
         for parent, name in touched.names:
-            self._compare_name(parent, name)
+            try:
+                self._compare_name(parent, name)
+            except DamagedRecordError as error:
+                self._report(name, error)
         kept = self._kept(touched.inodes)
         self._match()
         for before, after, link_of in kept:
             self._pair(before, after, link_of)
         return self.changes
+
+    def _report(self, path: bytes, error: CowfsError) -> None:
+        if self.failed is None:
+            raise error
+        self.failed(path, error)
 
     # names
 
@@ -191,9 +203,9 @@ class _Comparison:
         if before is not None and after is not None and before.ino == after.ino:
             return
         if before is not None:
-            _collect(before, self._gone, self.new)
+            _collect(before, self._gone, self.new, self.failed)
         if after is not None:
-            _collect(after, self._made, self.old)
+            _collect(after, self._made, self.old, self.failed)
 
     @staticmethod
     def _there(tree: Tree, parent: int, name: bytes) -> Node | None:
@@ -253,7 +265,12 @@ class _Comparison:
         """The names that touched inodes have in both states: (old node, new node, first path)."""
         out: list[tuple[Node, Node, bytes | None]] = []
         for ino in sorted(touched):
-            if self.old.snapshot.inode(ino) is None or self.new.snapshot.inode(ino) is None:
+            try:
+                if self.old.snapshot.inode(ino) is None or self.new.snapshot.inode(ino) is None:
+                    continue
+            except DamagedRecordError as error:
+                names = self.new.names(ino) or self.old.names(ino)
+                self._report(names[0][2] if names else b"", error)
                 continue
             if ino == 1:
                 out.append((self.old.root(), self.new.root(), None))
@@ -367,7 +384,7 @@ class _Places:
         return rest[1:]
 
 
-def _collect(top: Node, into: dict[bytes, Node], other: Tree) -> None:
+def _collect(top: Node, into: dict[bytes, Node], other: Tree, failed: Failed | None) -> None:
     """A name that only one state has, and everything below it that moved with it.
 
     The entries of a directory that the other state has too stay entries of it there.
@@ -379,7 +396,7 @@ def _collect(top: Node, into: dict[bytes, Node], other: Tree) -> None:
             continue
         into[node.path] = node
         if node.is_dir and not (node.ino and other.has(node.ino)):
-            stack.extend(node.entries())
+            stack.extend(node.entries(failed))
 
 
 def _modified(before: Node, after: Node) -> bool:

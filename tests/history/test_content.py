@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from cowfs.errors import ContentLostError, NotARegularFileError, UnknownPathError
-from cowfs.service.content import Tree
+from cowfs.format import keys
+from cowfs.service.content import Tree, same_content
 from cowfs.service.export import read_file
+from cowfs.service.restore import restore
 from cowfs.volume import data
 from tests.history.states import history, live_state, native_state, replayed, tree_state
-from tests.support.volumes import Rig
+from tests.support.volumes import AUTHOR, Rig
 
 OpenRig = Callable[[], Rig]
 
@@ -229,6 +231,53 @@ def test_hard_links_of_the_base_keep_one_identity(open_rig: OpenRig, base: Path)
         assert c.identity == d.identity
         assert c.identity != a.identity
     assert rig.read(b"unseen/b") == b"CHANGED"
+
+
+def test_inode_number_that_the_base_used_again_is_another_file(
+    open_rig: OpenRig, base: Path
+) -> None:
+    (base / "seen").mkdir()
+    (base / "unseen").mkdir()
+    (base / "seen/a").write_text("old\n")
+    os.link(base / "seen/a", base / "seen/b")
+    (base / "unseen/x").write_text("another file\n")
+    os.link(base / "unseen/x", base / "unseen/y")
+    rig = open_rig()
+    a = rig.at(b"seen/a").ino
+    st = os.stat(base / "unseen/x")
+    rig.volume.extra.put("hardlink", keys.hardlink_key(st.st_dev, st.st_ino), keys.pack_id(a))
+    with history(rig) as workspace:
+        tree = Tree(workspace, workspace.point("@"))
+        assert tree.lookup(b"unseen/x").read() == b"another file\n"
+        assert tree.lookup(b"unseen/x").identity == tree.lookup(b"unseen/y").identity
+
+
+def test_blocks_given_back_to_the_base(open_rig: OpenRig, base: Path) -> None:
+    """A restore of one path, of a base file that is sealed, and of one that is not."""
+    content = os.urandom(200000)
+    (base / "sealed").write_bytes(content)
+    (base / "plain").write_bytes(content)
+    rig = open_rig()
+    a = rig.checkpoint()
+    for name in (b"sealed", b"plain"):
+        rig.write(name, b"one", 70000)
+        rig.checkpoint()
+        rig.write(name, b"two", 70000)
+        rig.write(name, b"two", 140000)
+    data.seal(rig.view, rig.at(b"sealed").content)
+    restore(rig.engine, AUTHOR, a.id, paths=[b"sealed", b"plain"])
+    with history(rig) as workspace:
+        tree = Tree(workspace, workspace.point("@"))
+        for name in (b"sealed", b"plain"):
+            assert tree.lookup(name).read() == content
+        rescue = Tree(workspace, workspace.point("@~1"))
+        changed = bytearray(content)
+        changed[70000:70003] = changed[140000:140003] = b"two"
+        for name in (b"sealed", b"plain"):
+            assert rescue.lookup(name).read() == changed
+            assert not same_content(rescue.lookup(name), tree.lookup(name))
+        first = Tree(workspace, workspace.point(a.id))
+        assert all(same_content(first.lookup(n), tree.lookup(n)) for n in (b"sealed", b"plain"))
 
 
 def test_types_of_special_files(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cowfs.errors import UnknownPathError
+from cowfs.errors import ContentLostError, UnknownPathError
 from cowfs.format import records
 from cowfs.service.diff import Change, count, diff, stat_of
 from cowfs.service.workspace import ReadOnly
@@ -356,6 +356,35 @@ def test_impossible_paths(rig: Rig, path: bytes) -> None:
     a = rig.checkpoint()
     with history(rig) as workspace, pytest.raises(UnknownPathError):
         since(workspace, a, path)
+
+
+def test_what_cannot_be_listed_is_an_error_or_told(tmp_path: Path, base: Path) -> None:
+    (base / "d/unseen").mkdir(parents=True)
+    (base / "file").write_text("x\n")
+    rig = Rig(tmp_path / "store", base)
+    try:
+        rig.ls(b"d")
+        a = rig.checkpoint()
+        rig.write(b"file", b"y")
+        rig.close()
+        (base / "d/unseen").rmdir()
+        (base / "d").rmdir()
+        rig.start()
+        rig.ls()
+        with history(rig) as workspace:
+            one, two = workspace.point(a.id), workspace.point("@")
+            with pytest.raises(ContentLostError):
+                diff(workspace, one, two)
+            failed: list[bytes] = []
+            changes = diff(workspace, one, two, failed=lambda path, error: failed.append(path))
+            assert short(changes) == [
+                ("D", "d", ""),
+                ("D", "d/unseen", ""),
+                ("M", "file", ""),
+            ]
+            assert failed == [b"d/unseen"]
+    finally:
+        rig.finish(check=False)
 
 
 def test_names_that_are_not_utf8_pass_through_json(rig: Rig) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import shutil
@@ -12,8 +13,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cowfs.errors import UnknownPathError
 from cowfs.format import records
 from cowfs.service.diff import diff
+from cowfs.service.restore import restore
 from cowfs.volume.posix import PosixError
 from tests.history.states import (
     check_changes,
@@ -22,7 +25,7 @@ from tests.history.states import (
     replayed,
     tree_state,
 )
-from tests.support.volumes import Rig
+from tests.support.volumes import AUTHOR, Rig
 
 NAMES = [b"a", b"b"]
 PATHS = [
@@ -51,6 +54,7 @@ edits = st.one_of(
     st.tuples(st.just("xattr"), paths, st.sampled_from([b"1", b"2"])),
     st.tuples(st.just("checkpoint"), st.none(), st.none()),
     st.tuples(st.just("restore"), st.integers(0, 5), st.none()),
+    st.tuples(st.just("restore path"), paths, st.integers(0, 5)),
 )
 
 Edit = tuple[Any, Any, Any]
@@ -70,7 +74,7 @@ def fill(base: Path) -> None:
     for directory in ("a", "a/a", "a/b", "b", "b/a"):
         (base / directory).mkdir()
     for number, file in enumerate(("a/a/a", "a/a/b", "a/b/a", "b/a/b", "b/b", "a/plain")):
-        (base / file).write_bytes(b"base %d\n" % number * (1 + 9000 * (number % 2)))
+        (base / file).write_bytes(b"base %d\n" % number * (1 + 30000 * (number % 2)))
     (base / "b/b").chmod(0o755)
     (base / "a/link").symlink_to("plain")
 
@@ -88,6 +92,9 @@ def exists(rig: Rig, path: bytes) -> bool:
 def apply_edit(rig: Rig, made: list[records.CheckpointRecord], edit: Edit) -> None:
     """One edit; what the volume refuses changes nothing."""
     what, one, two = edit
+    if what == "restore path":
+        _edit(rig, made, what, one, two)
+        return
     creating = what in ("save", "replace", "mkdir", "symlink")
     for path, new in ((one, creating), (two, what in ("rename", "link"))):
         if not isinstance(path, bytes) or (
@@ -113,7 +120,11 @@ def _edit(rig: Rig, made: list[records.CheckpointRecord], what: str, one: Any, t
     if what == "restore":
         made.append(rig.restore(made[one % len(made)]).rescue)
         return
-    if what == "mkdir":
+    if what == "restore path":
+        target = made[two % len(made)].id
+        with contextlib.suppress(UnknownPathError):
+            made.append(restore(rig.engine, AUTHOR, target, paths=[one]).rescue)
+    elif what == "mkdir":
         rig.mkdir(one)
     elif what == "remove":
         rig.remove_tree(one)
