@@ -16,7 +16,7 @@ from benchmarks import epochs, files, source
 from benchmarks.report import deliver
 from benchmarks.runner import FilesRun, Pass, work_directory
 from benchmarks.stats import Verdict
-from benchmarks.system import BenchError, child_environment, describe_machine
+from benchmarks.system import BenchError, child_environment, describe_machine, machine_text
 from benchmarks.targets import TARGETS
 from benchmarks.workloads import WORKLOADS, Inputs, load_data, with_needs
 
@@ -183,7 +183,8 @@ def run_files(arguments: argparse.Namespace) -> Outcome:
         "data_mib": arguments.data_mib,
         **report.document(),
     }
-    return document, report.text(f"{archive.name}, {archive.entries} entries"), report.verdicts()
+    text = report.text(f"{archive.name}, {archive.entries} entries")
+    return document, f"{machine_text(machine)}\n{text}", report.verdicts()
 
 
 def run_epochs(arguments: argparse.Namespace) -> Outcome:
@@ -199,7 +200,7 @@ def run_epochs(arguments: argparse.Namespace) -> Outcome:
             work, child_environment(work), scales, arguments.rounds, arguments.timeout
         )
     document = {"ok": True, "benchmark": "epochs", "machine": machine, **report.document()}
-    return document, report.text(), report.verdicts()
+    return document, f"{machine_text(machine)}\n{report.text()}", report.verdicts()
 
 
 def _positive(text: str) -> int:

@@ -23,7 +23,7 @@ FILES_PER_DIRECTORY = 50
 CHANGED = 100
 """How many files a restore takes back."""
 IMPORT_SECONDS = 1800.0
-"""When a background import counts as stuck."""
+"""When work in the background counts as stuck."""
 
 CLEAN = "checkpoint clean"
 ONE = "checkpoint 1"
@@ -97,6 +97,11 @@ class Workspace:
             if path.read_text() != f"{path.name}, edit {edits}\n" * 8:
                 raise BenchError(f"{path} was not restored")
 
+    def settle(self) -> None:
+        """Let what came before end, so that it is not charged to what is timed next."""
+        if not settle(self.mount.base, [self.mount.pid], seconds=IMPORT_SECONDS):
+            raise BenchError(f"the daemon of {self.scale} does not become idle")
+
     def await_import(self) -> None:
         """Wait until the whole tree is in the store and the daemon is idle."""
         start = time.monotonic()
@@ -107,7 +112,7 @@ class Workspace:
         if not poll(complete, seconds=IMPORT_SECONDS, interval=0.2):
             raise BenchError(f"the import of {self.scale} did not end")
         self.import_seconds = time.monotonic() - start
-        settle(self.mount.base, [self.mount.pid], seconds=IMPORT_SECONDS)
+        self.settle()
 
     def make_history(self) -> None:
         """Make the checkpoints that are there before anything is measured, one edit in each."""
@@ -159,21 +164,25 @@ class Recorder:
         """Every operation once in one workspace, each from a known state."""
         space.edit(len(space.hot))
         space.call("checkpoint")
+        space.settle()
         self.python(space, env)
         self.timed(space, CLEAN, "checkpoint")
 
+        space.settle()
         space.hot[0].write_text("one changed file\n")
         self.timed(space, ONE, "checkpoint")
 
         space.edit(len(space.hot))
         wanted = space.edits
         origin = str(space.call("checkpoint")["checkpoint"]["id"])
+        space.settle()
         space.edit(len(space.hot))
         self.timed(space, RESTORE, "restore", origin)
         space.expect(wanted)
 
         space.edit(len(space.hot))
         space.call("checkpoint")
+        space.settle()
         self.timed(space, RESTORE_STORED, "restore", origin)
         space.expect(wanted)
 

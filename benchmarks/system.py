@@ -18,6 +18,9 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 TOOL_TIMEOUT = 900.0
 """Seconds after which a tool counts as hung; far above any workload, so never a measurement."""
 
+BUSY = 0.5
+"""The load average above which a machine is not idle enough to measure on."""
+
 Env = dict[str, str]
 """The complete environment of a child process."""
 
@@ -238,3 +241,15 @@ def describe_machine(work: Path) -> dict[str, object]:
         "load_average": os.getloadavg()[0],
         "root": os.geteuid() == 0,
     }
+
+
+def machine_text(machine: dict[str, object]) -> str:
+    """The machine in a line, and a warning when it had other things to do."""
+    load = float(str(machine["load_average"]))
+    text = (
+        f"{machine['cpu']}, CPUs {machine['cpus']}, kernel {machine['kernel']}, "
+        f"{machine['filesystem']}, Python {machine['python']}, load average {load:.2f} at the start"
+    )
+    if load > BUSY:
+        text += "\nWARNING: the machine was busy; these figures are not worth comparing."
+    return text
