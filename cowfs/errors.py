@@ -59,10 +59,10 @@ class UsageError(CowfsError):
     code = "COWFS_USAGE"
     exit_code = 2
     message = "{detail}"
-    hint = "See `cowfs {command} --help`."
+    hint = "See `{command} --help`."
 
     def __init__(self, *, detail: str, command: str = "") -> None:
-        super().__init__(detail=detail, command=command)
+        super().__init__(detail=detail, command=f"cowfs {command}".rstrip())
 
 
 class NotAWorkspaceError(CowfsError):

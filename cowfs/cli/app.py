@@ -126,8 +126,6 @@ def fail(error: Exception, arguments: list[str]) -> int:
         fields = error.to_json()
     else:
         fields = _as_cowfs_error(error).to_json()
-    # The hint of a usage error that belongs to no command has a gap.
-    fields["hint"] = fields.get("hint", "").replace("cowfs  --help", "cowfs --help")
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         return output.finish(output.error(fields, as_json="--json" in options))

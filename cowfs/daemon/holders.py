@@ -19,14 +19,14 @@ class Holder(NamedTuple):
     uses: list[str]
 
 
-def holders(mountpoint: str) -> list[Holder]:
-    """The processes, except this one, with a working directory, open file, root or mapping there.
+def holders(mountpoint: str, asking: int = 0) -> list[Holder]:
+    """The processes, except this one and the one that asks (a pid), with a working directory, open file, root or mapping there.
 
     Processes of other users are seen only as root.
     """
     found = []
     for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
+        if not entry.isdigit() or int(entry) in (os.getpid(), asking):
             continue
         uses = _uses(f"/proc/{entry}", mountpoint)
         if uses:

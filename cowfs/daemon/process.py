@@ -162,7 +162,7 @@ class Daemon:
         Raises BusyError, ApplyConflictError, UnmountFailedError: the mount then goes on.
         """
         mountpoint = self.config.mountpoint
-        held = holders(mountpoint)
+        held = holders(mountpoint, author.pid)
         if held and not force:
             raise BusyError(path=mountpoint, holders=describe(held), pids=[h.pid for h in held])
         self.kernel.flush()

@@ -114,7 +114,7 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
         except OSError as error:
             path = os.fsdecode(executor.current)
             raise ApplyConflictError(
-                path=path or ".", detail=f"{path or '.'}: {error.strerror}"
+                path=path or ".", detail=error.strerror or str(error)
             ) from None
         result.problems = executor.problems
     _syncfs(volume.base.fd)

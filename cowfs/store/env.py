@@ -184,7 +184,7 @@ def _open_env(path: Path, *, writable: bool) -> lmdb.Environment:
     for map_size in _MAP_SIZES:
         try:
             return lmdb.open(
-                str(path),
+                os.fsencode(path),
                 map_size=map_size,
                 max_dbs=len(TABLES) + 4,
                 max_readers=512,
