@@ -79,6 +79,9 @@ class Kernel:
                 yield
             finally:
                 ghosts.discard(me)
+                opened = self._loop.operations.opened
+                while opened:
+                    _notify(pyfuse3.invalidate_inode, opened.pop(), True)
 
     @contextlib.contextmanager
     def stranding(self) -> Iterator[None]:
@@ -156,12 +159,8 @@ def _open_hidden(root: int, name: bytes) -> int:
             return os.open(name, mode | flags, dir_fd=root)
         except PermissionError:
             continue
-    shown = os.stat(name, dir_fd=root, follow_symlinks=False)
     os.chmod(name, 0o600, dir_fd=root)
-    try:
-        return os.open(name, os.O_RDONLY | flags, dir_fd=root)
-    finally:
-        _notify(pyfuse3.invalidate_inode, shown.st_ino, True)
+    return os.open(name, os.O_RDONLY | flags, dir_fd=root)
 
 
 def _correct(root: int, ino: int, size: int, atime: int, mtime: int) -> None:

@@ -90,7 +90,9 @@ class Operations:
     """The request handlers of one mount.
 
     ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
-    what the kernel keeps of an inode (mount/kernel.py). stranding: a restore is telling the kernel;
+    what the kernel keeps of an inode (mount/kernel.py). opened: inodes of which ghosts are shown a
+    mode that lets the owner read and write, since a daemon without privileges is checked by the
+    kernel like anybody. stranding: a restore is telling the kernel;
     inodes that went are answered ESTALE, so that the kernel looks their paths up again.
     """
 
@@ -106,6 +108,7 @@ class Operations:
         self._directories: dict[int, _Directory] = {}
         self._next_directory = 1
         self.ghosts: set[int] = set()
+        self.opened: set[int] = set()
         self.stranding = False
         self.requests = 0
         absent = pyfuse3.EntryAttributes()
@@ -169,6 +172,8 @@ class Operations:
         entry = self._attributes(inode)
         inode.attr = None
         entry.entry_timeout = 0
+        if inode.ino in self.opened:
+            entry.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR
         return entry
 
     # -- names ------------------------------------------------------------------------------
@@ -294,13 +299,15 @@ class Operations:
     def _ghost_attributes(
         self, inode: Inode, attr: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields
     ) -> pyfuse3.EntryAttributes:
-        """What a ghost is told: its own wish for the mode, the truth for the rest."""
-        if not fields.update_mode:
+        """What a ghost is told: the truth, but for a mode that it made permissive."""
+        if fields.update_mode:
+            self.opened.add(inode.ino)
+        if inode.ino not in self.opened:
             return self._attributes(inode)
         inode.attr = None
         reply = self._attributes(inode)
         inode.attr = None
-        reply.st_mode = attr.st_mode
+        reply.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR
         return reply
 
     @handler
