@@ -657,8 +657,8 @@ def listing_while_entries_come_and_go(top: Path) -> None:
     stream = DirectoryStream(top)
     seen = []
     number = 0
-    while (name := stream.next()) is not None:
-        seen.append(name)
+    while (entry := stream.next()) is not None:
+        seen.append(entry)
         if number < 600:
             os.unlink(raw + b"/gone%04d" % number)
             os.mknod(raw + b"/new%04d" % number)
