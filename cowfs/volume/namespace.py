@@ -211,6 +211,7 @@ def rename(
         _remove_name(view, target, new_name, old, moment)
         if inode.is_file and old.is_file:
             inode.reference = inode.reference or old.content
+            view.count_replacement(inode, old)
     view.drop_name(source, name, inode)
     view.add_name(target, new_name, inode)
     if inode.is_dir and source is not target:

@@ -39,8 +39,10 @@ def restore_paths(
     A pattern of `exclude` is an fnmatch pattern of a whole path or of any single name in it.
     Raises UnknownPathError for a path that neither state has, StoreFullError.
     """
-    volume.sync()
     view = volume.main
+    for path in paths:
+        _look_into(view, path)
+    volume.sync()
     lineage = volume.reader.lineage(target.epoch)
     then = Snapshot(volume.reader, lineage)
     for path in paths:
@@ -58,6 +60,19 @@ def restore_paths(
     volume.sync()
     invalidation = history.invalidation_of(view, touched)
     return Swapped(rescue, touched, invalidation)
+
+
+def _look_into(view: View, path: bytes) -> None:
+    """Import the base directories on the way to a path: snapshots know only what was listed."""
+    ino = 1
+    for name in path.split(b"/") if path else ():
+        try:
+            packed = (view.directory(ino).entries or {}).get(name)
+        except PosixError:
+            return
+        if packed is None or packed & 15 != _DIRECTORY:
+            return
+        ino = packed >> 4
 
 
 def _find(snapshot: Snapshot, path: bytes) -> tuple[int, int] | None:

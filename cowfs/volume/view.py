@@ -305,6 +305,13 @@ class View:
             group.puts.setdefault("link", []).extend(rows)
         self.names, self.links = {}, {}
 
+    def count_replacement(self, inode: Inode, old: Inode) -> None:
+        """A new file renamed over an old one, as editors save, is one that was modified."""
+        if inode.ino in self.created and old.ino in self.deleted:
+            self.created.discard(inode.ino)
+            self.deleted.discard(old.ino)
+            self.touched.add(inode.ino)
+
     def counts(self) -> records.Counts:
         """What the open epoch changed so far, in inodes; directories count when made or removed."""
         touched = self.touched
