@@ -26,6 +26,7 @@ SUBJECTS = {
     "full directory": b"full",
     "its child": b"full/sub",
     "in a full directory": b"full/sub/x",
+    "new in a full directory": b"full/sub/y",
     "missing": b"missing",
     "in a directory": b"d/new",
     "longest name": b"d/" + LONG,
