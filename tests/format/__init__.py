@@ -1,0 +1,1 @@
+"""Tests of bytes to records and back."""

@@ -1,0 +1,262 @@
+"""Fixed bytes: a store written today is read for ever, and docs/format.md shows these examples."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cowfs.format import codec, keys, records
+
+INO, PARENT, EPOCH = 12, 1, 3
+T0 = 1764547200000000000
+
+KEYS = {
+    "inode": (
+        keys.inode_key(INO, EPOCH),
+        "000000000000000c fffffffffffffffc",
+    ),
+    "dirent": (
+        keys.dirent_key(PARENT, b"main.py", EPOCH),
+        "0000000000000001 6d61696e2e7079 00 fffffffffffffffc",
+    ),
+    "link": (
+        keys.link_key(INO, PARENT, b"main.py", EPOCH),
+        "000000000000000c 0000000000000001 6d61696e2e7079 00 fffffffffffffffc",
+    ),
+    "xattr": (
+        keys.xattr_key(INO, b"user.mime", EPOCH),
+        "000000000000000c 757365722e6d696d65 00 fffffffffffffffc",
+    ),
+    "extent": (
+        keys.extent_key(INO, 1, EPOCH),
+        "000000000000000c 0000000000000001 fffffffffffffffc",
+    ),
+    "base": (keys.base_key(PARENT, b"docs"), "0000000000000001 646f6373"),
+    "hardlink": (
+        keys.hardlink_key(0xFE01, 131074),
+        "000000000000fe01 0000000000020002",
+    ),
+    "change of an inode": (
+        keys.change_inode_key(EPOCH, INO),
+        "0000000000000003 01 000000000000000c",
+    ),
+    "change of a name": (
+        keys.change_dirent_key(EPOCH, PARENT, b"main.py"),
+        "0000000000000003 02 0000000000000001 6d61696e2e7079",
+    ),
+}
+
+FILE = records.InodeRecord(
+    flags=0,
+    mode=0o100644,
+    nlink=1,
+    uid=1000,
+    gid=1000,
+    rdev=0,
+    size=70000,
+    atime=T0 + 1,
+    mtime=T0 + 123456789,
+    ctime=T0 + 123456789,
+    content=INO,
+    base_size=0,
+    target=b"",
+)
+LINK = records.InodeRecord(
+    flags=0,
+    mode=0o120777,
+    nlink=1,
+    uid=0,
+    gid=0,
+    rdev=0,
+    size=11,
+    atime=T0,
+    mtime=T0,
+    ctime=-1,
+    content=13,
+    base_size=0,
+    target=b"docs/readme",
+)
+BASE = records.BaseRecord(
+    ino=2,
+    content=2,
+    kind=8,
+    mode=0o100644,
+    dev=0xFE01,
+    st_ino=131074,
+    size=5,
+    mtime=T0,
+    ctime=T0 + 2,
+)
+
+INODES = {
+    "a file": (
+        FILE,
+        "00 000081a4 00000001 000003e8 000003e8 0000000000000000 0000000000011170"
+        "187cee5455690001 187cee545cc4cd15 187cee545cc4cd15 000000000000000c 0000000000000000",
+    ),
+    "a symbolic link": (
+        LINK,
+        "00 0000a1ff 00000001 00000000 00000000 0000000000000000 000000000000000b"
+        "187cee5455690000 187cee5455690000 ffffffffffffffff 000000000000000d 0000000000000000"
+        "646f63732f726561646d65",
+    ),
+}
+
+HISTORY: dict[str, tuple[Any, str]] = {
+    "epoch": (
+        records.EpochRecord(
+            parent=2,
+            run_start=0,
+            branch="main",
+            opened=1000,
+            sealed=2000,
+            counts=records.Counts(1, 2, 0),
+            checkpoint="0123456789ab",
+        ),
+        "97 02 00 a46d61696e cd03e8 cd07d0 93 01 02 00 ac303132333435363738396162",
+    ),
+    "checkpoint": (
+        records.CheckpointRecord(
+            id="0123456789ab",
+            epoch=3,
+            branch="main",
+            kind="manual",
+            time=2000,
+            message="before the refactoring",
+            label="v1",
+            uid=1000,
+            user="ana",
+            pid=4242,
+            command="cowfs checkpoint",
+            target="",
+            counts=records.Counts(1, 2, 0),
+        ),
+        "9d ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
+        "b66265666f726520746865207265666163746f72696e67 a27631 cd03e8 a3616e61 cd1092"
+        "b0636f77667320636865636b706f696e74 a0 93 01 02 00",
+    ),
+    "operation": (
+        records.OperationRecord(
+            seq=2000,
+            time=2000,
+            kind="checkpoint",
+            before=3,
+            after=4,
+            checkpoint="0123456789ab",
+            uid=1000,
+            user="ana",
+            pid=4242,
+            command="cowfs checkpoint",
+            detail="",
+        ),
+        "9b cd07d0 cd07d0 aa636865636b706f696e74 03 04 ac303132333435363738396162 cd03e8"
+        "a3616e61 cd1092 b0636f77667320636865636b706f696e74 a0",
+    ),
+    "branch": (
+        records.BranchRecord(name="main", head=4, undo=("0123456789ab",), redo=(), applied=0),
+        "95 a46d61696e 04 91 ac303132333435363738396162 90 00",
+    ),
+    "format": (
+        records.FormatRecord(
+            version=1,
+            compatible=0,
+            incompatible=0,
+            uuid="0123456789abcdef0123456789abcdef",
+            created=T0,
+            block_size=65536,
+        ),
+        "96 01 00 00 d920"
+        "3031323334353637383961626364656630313233343536373839616263646566"
+        "cf187cee5455690000 ce00010000",
+    ),
+}
+
+BLOCKS = {
+    "raw": (
+        b"hello",
+        None,
+        "ea8f163db38682925e4491c5e58d4bb3506ef8c14eb78a86e908c5624a67200f",
+        "00 00000005 68656c6c6f",
+    ),
+    "zstd": (
+        b"cowfs " * 20,
+        None,
+        "4a4470d7d69a72d2921aeb7340dd357b50bc9d4aa0d122be0c5a4d1109adff70",
+        "01 00000078 28b52ffd 20 78 6d0000 30 636f77667320 01002f692902",
+    ),
+    "delta": (
+        bytes(range(100)) + b"!" + bytes(range(101, 256)),
+        bytes(range(256)),
+        "4a4ce4f9d2ddc0e2061c4fdbeaeda1cb5a99c4ab913d01ed903b216f3aff0628",
+        "02 00000100 4a495ba42461748eca8fdad618f976aa726cc2903de9fcb40735a786ac1c196b"
+        "28b52ffd 60 0000 5d0000 0821020018a0240ca40b08",
+    ),
+}
+
+
+def plain(text: str) -> bytes:
+    return bytes.fromhex(text.replace(" ", ""))
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_keys(name: str) -> None:
+    key, text = KEYS[name]
+    assert key == plain(text)
+
+
+@pytest.mark.parametrize("name", INODES)
+def test_inodes(name: str) -> None:
+    record, text = INODES[name]
+    assert records.pack_inode(*record) == plain(text)
+    assert records.unpack_inode(plain(text)) == record
+
+
+def test_a_directory_entry() -> None:
+    assert records.pack_dirent(INO, 8) == plain("000000000000000c 08")
+
+
+def test_a_base_record() -> None:
+    text = (
+        "0000000000000002 0000000000000002 08 000081a4 000000000000fe01 0000000000020002"
+        "0000000000000005 187cee5455690000 187cee5455690002"
+    )
+    assert records.pack_base(BASE) == plain(text)
+    assert records.unpack_base(plain(text)) == BASE
+
+
+def test_an_origin_record() -> None:
+    assert records.pack_origin(0, PARENT, b"docs") == plain("00 0000000000000001 646f6373")
+
+
+@pytest.mark.parametrize("name", HISTORY)
+def test_history(name: str) -> None:
+    record, text = HISTORY[name]
+    assert records.encode(record) == plain(text)
+    assert records.decode(plain(text), type(record)) == record
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_blocks_are_read(name: str) -> None:
+    data, reference, digest, text = BLOCKS[name]
+    assert codec.block_hash(data) == plain(digest)
+    assert codec.decode_block(plain(text), plain(digest), reference) == data
+    if reference is not None:
+        assert codec.delta_reference(plain(text)) == codec.block_hash(reference)
+
+
+def test_a_raw_block_is_written_like_this() -> None:
+    """What zstd writes may change with its version; only its meaning is fixed."""
+    data, _, _, text = BLOCKS["raw"]
+    assert codec.encode_block(data) == plain(text)
+
+
+def test_the_documentation_shows_these_examples() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    shown = re.sub(r"\s", "", text)
+    examples = [text for _, text in (*KEYS.values(), *INODES.values(), *HISTORY.values())]
+    examples += [text for block in BLOCKS.values() for text in block[2:]]
+    for example in examples:
+        assert example.replace(" ", "") in shown, example
