@@ -128,13 +128,6 @@ class DestinationExistsError(CowfsError):
     hint = "Name a path that does not exist yet. Nothing was written."
 
 
-class StateMovedError(CowfsError):
-    code = "COWFS_STATE_MOVED"
-    exit_code = 9
-    message = "the workspace changed since {expected}: {detail}"
-    hint = "Look at `cowfs diff {expected}`, then repeat without --expect if that is what you want."
-
-
 class ExportFailedError(CowfsError):
     code = "COWFS_EXPORT_FAILED"
     exit_code = 10
@@ -222,7 +215,7 @@ class PermissionDeniedError(CowfsError):
     code = "COWFS_PERMISSION"
     exit_code = 30
     message = "permission denied: {detail}"
-    hint = "The workspace belongs to another user. Run the command as that user."
+    hint = "Run the command as the owner of the workspace, or make that path accessible."
 
 
 class UnmountFailedError(CowfsError):

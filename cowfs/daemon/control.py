@@ -123,9 +123,9 @@ class ControlServer:
         number: Any = None
         request: Request | None = None
         try:
-            message = json.loads(line)
+            message = _parse(line)
             number = message.get("id")
-            method = self._methods.get(message.get("method"))
+            method = self._methods.get(str(message.get("method")))
             if method is None:
                 raise UsageError(detail=f"unknown method {message.get('method')!r}")
             if author.uid not in (0, os.geteuid()):
@@ -139,6 +139,17 @@ class ControlServer:
             answer = _error(number, InternalError(detail=f"{type(error).__name__}: {error}"))
         fds = [request.reply_fd] if request is not None and request.reply_fd is not None else None
         send(answer, fds)
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """One request. Raises UsageError when it is none."""
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise UsageError(detail=f"the request is not JSON: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("params") or {}, dict):
+        raise UsageError(detail="a request is a JSON object with an object of params")
+    return message
 
 
 def _error(number: Any, error: CowfsError) -> dict[str, Any]:

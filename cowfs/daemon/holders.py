@@ -20,9 +20,9 @@ class Holder(NamedTuple):
 
 
 def holders(mountpoint: str, asking: int = 0) -> list[Holder]:
-    """The processes, except this one and the one that asks (a pid), with a working directory, open file, root or mapping there.
+    """The processes with a working directory, open file, root or mapping there.
 
-    Processes of other users are seen only as root.
+    This process and the one that asks (a pid) are left out. Processes of other users are seen only as root.
     """
     found = []
     for entry in os.listdir("/proc"):

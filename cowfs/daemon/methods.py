@@ -7,7 +7,6 @@ that ends an epoch or touches the base.
 from __future__ import annotations
 
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +31,7 @@ class Methods:
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
         self._engine = daemon.engine
-        self._operation = threading.RLock()
+        self._operation = daemon.operation
 
     def table(self) -> dict[str, Method]:
         """Name to method."""

@@ -40,6 +40,7 @@ def epoch_of(key: bytes) -> int:
 
 
 def inode_key(ino: int, epoch: int) -> bytes:
+    """One version of an inode."""
     return _QQ.pack(ino, _INVERT - epoch)
 
 
@@ -49,6 +50,7 @@ def dirent_prefix(parent: int, name: bytes) -> bytes:
 
 
 def dirent_key(parent: int, name: bytes, epoch: int) -> bytes:
+    """One version of a directory entry."""
     return _Q.pack(parent) + name + b"\0" + _Q.pack(_INVERT - epoch)
 
 
@@ -58,6 +60,7 @@ def dirent_name(key: bytes) -> bytes:
 
 
 def link_prefix(ino: int, parent: int, name: bytes) -> bytes:
+    """All versions of one link start with this."""
     return _QQ.pack(ino, parent) + name + b"\0"
 
 
@@ -77,10 +80,12 @@ xattr_name = dirent_name
 
 
 def extent_prefix(content: int, block: int) -> bytes:
+    """All versions of one block of a content start with this."""
     return _QQ.pack(content, block)
 
 
 def extent_key(content: int, block: int, epoch: int) -> bytes:
+    """One version of a block of a content."""
     return _QQQ.pack(content, block, _INVERT - epoch)
 
 
@@ -100,10 +105,12 @@ def hardlink_key(dev: int, st_ino: int) -> bytes:
 
 
 def change_inode_key(epoch: int, ino: int) -> bytes:
+    """The epoch touched that inode (its record, content or attributes)."""
     return _Q.pack(epoch) + b"\1" + _Q.pack(ino)
 
 
 def change_dirent_key(epoch: int, parent: int, name: bytes) -> bytes:
+    """The epoch touched that directory entry."""
     return _Q.pack(epoch) + b"\2" + _Q.pack(parent) + name
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import stat
 from struct import Struct
-from struct import error as BadStructError
+from struct import error as BadStruct  # noqa: N812
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -20,7 +20,7 @@ from cowfs.errors import DamagedRecordError
 
 WHITEOUT = b""
 EXTENT_BASE = b"\1"
-"""Value of an extent that a restore of single paths gave back to the base: as if there were none."""
+"""Value of an extent that a restore of single paths gave back to the base: as if none existed."""
 
 _INODE = Struct(">BIIIIQQqqqQQ")
 INODE_FIXED = _INODE.size
@@ -88,7 +88,7 @@ def unpack_inode(value: bytes) -> InodeRecord:
     """Raises DamagedRecordError for a value that cannot be an inode."""
     try:
         return InodeRecord._make((*_INODE.unpack_from(value), value[INODE_FIXED:]))
-    except BadStructError as error:
+    except BadStruct as error:
         raise DamagedRecordError(what="inode record", detail=str(error)) from None
 
 
@@ -101,7 +101,7 @@ def unpack_dirent(value: bytes) -> tuple[int, int]:
     """(ino, kind). Raises DamagedRecordError."""
     try:
         ino, kind = _DIRENT.unpack(value)
-    except BadStructError as error:
+    except BadStruct as error:
         raise DamagedRecordError(what="directory entry", detail=str(error)) from None
     return ino, kind
 
@@ -130,13 +130,15 @@ class BaseRecord(NamedTuple):
 
 
 def pack_base(record: BaseRecord) -> bytes:
+    """The value of the base table."""
     return _BASE.pack(*record)
 
 
 def unpack_base(value: bytes) -> BaseRecord:
+    """Raises DamagedRecordError."""
     try:
         return BaseRecord(*_BASE.unpack(value))
-    except BadStructError as error:
+    except BadStruct as error:
         raise DamagedRecordError(what="base record", detail=str(error)) from None
 
 
@@ -149,13 +151,15 @@ class OriginRecord(NamedTuple):
 
 
 def pack_origin(state: int, parent: int, name: bytes) -> bytes:
+    """The value of the origin table."""
     return _ORIGIN.pack(state, parent) + name
 
 
 def unpack_origin(value: bytes) -> OriginRecord:
+    """Raises DamagedRecordError."""
     try:
         state, parent = _ORIGIN.unpack_from(value)
-    except BadStructError as error:
+    except BadStruct as error:
         raise DamagedRecordError(what="origin record", detail=str(error)) from None
     return OriginRecord(state, parent, value[_ORIGIN.size :])
 
@@ -183,7 +187,7 @@ class EpochRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
-    """`kind`: manual, rescue, external or start. `target`: for a rescue, the checkpoint whose
+    """`kind`: manual, rescue, apply or start. `target`: for a rescue, the checkpoint whose
     restore it preceded. `time` is nanoseconds since 1970."""
 
     id: str

@@ -7,7 +7,8 @@ poll(2) that also watches an eventfd: by it other threads hand in functions (`Lo
 `_EVERY` requests: a worker that blocks in poll(2) keeps all others from running, so none does while
 a handler is ready to go on (`_woken`). After a reply the wait stays awake for a moment before it
 sleeps, because waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows
-both); it stops doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is used.
+both); it stops doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is
+used.
 
 Threading: `Loop.run` is the body of the FUSE thread, the owner of the volume. `call` and `post` may
 be used from any other thread.
@@ -29,7 +30,7 @@ import pyfuse3
 import trio
 
 from cowfs.mount.operations import Operations
-from cowfs.store.writer import TransactionGroup, is_full
+from cowfs.store.writer import TransactionGroup
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
 
@@ -193,9 +194,7 @@ class Loop:
         await event.wait()
         self._woken -= 1
         if not group.done:
-            failure = self.volume.writer.failure
-            full = failure is not None and is_full(failure)
-            raise PosixError(errno.ENOSPC if full else errno.EIO)
+            raise PosixError(errno.ENOSPC if self.volume.full else errno.EIO)
 
     def _after_commit(self) -> None:
         self.volume.reap()

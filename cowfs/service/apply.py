@@ -5,7 +5,7 @@ and a sealed epoch of the head, so the cost is that of the changes. The order ke
 at every moment:
 
 1. Base files that will be overwritten or deleted are sealed into the store and committed. A file
-   that somebody changed there meanwhile is saved too, as the checkpoint "external".
+   that somebody changed there meanwhile is left, or kept aside as NAME.outside-N.
 2. `applying` is committed with the epoch that is applied: a crash from here on is finished by the
    next start.
 3. Names that go or move: moved things wait in a staging directory inside the base.

@@ -73,13 +73,18 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
                 plan.rewritten.add(ino)
     plan.moved = set(plan.gone_names.values()) & set(plan.new_names.values())
     plan.directories = {ino for ino in plan.directories if after.inode(ino) is not None}
-    for ino in sorted(plan.rewritten | plan.deleted):
-        record = before.inode(ino)
-        if record is None or not stat.S_ISREG(record.mode):
-            continue
-        origin = before.reader.get("origin", keys.pack_id(record.content))
+    contents = set()
+    for ino in plan.rewritten | plan.deleted | plan.created:
+        old_record, new_record = before.inode(ino), after.inode(ino)
+        if old_record is not None and stat.S_ISREG(old_record.mode):
+            contents.add(old_record.content)
+        # Adopted from outside and then written here: the rest of it is still in the base file.
+        if new_record is not None and any(True for _ in after.extents(new_record.content)):
+            contents.add(new_record.content)
+    for content in sorted(contents):
+        origin = before.reader.get("origin", keys.pack_id(content))
         if origin is not None and records.unpack_origin(origin).state == records.ORIGIN_UNLISTED:
-            plan.contents_to_seal.append(record.content)
+            plan.contents_to_seal.append(content)
     return plan
 
 
@@ -301,8 +306,20 @@ class Executor:
             known = self._known(name)
             if known is not None and known.ino == ino and ino not in self._plan.rewritten:
                 return same_file(st, recorded_fingerprint(known))
-            return self._same_bytes(path, st, record)
+            return self._is_its_base(name, st, record) or self._same_bytes(path, st, record)
         return st.st_rdev == record.rdev
+
+    def _is_its_base(self, name: Name, st: os.stat_result, record: records.InodeRecord) -> bool:
+        """Whether the file there is the very one that the content comes from: it was changed
+        outside, adopted, and not written since."""
+        known = self._known(name)
+        return (
+            known is not None
+            and known.content == record.content
+            and record.base_size == record.size
+            and same_file(st, recorded_fingerprint(known))
+            and not any(True for _ in self._after.extents(record.content))
+        )
 
     def _same_bytes(self, path: bytes, st: os.stat_result, record: records.InodeRecord) -> bool:
         if st.st_size != record.size:
@@ -399,7 +416,10 @@ class Executor:
             path = self.current = above + b"/" + last if above else last
             st, known = self._lstat(path), self._known((parent, last))
             if st is not None:
-                if stat.S_ISREG(st.st_mode) and self._same_bytes(path, st, record):
+                if stat.S_ISREG(st.st_mode) and (
+                    self._is_its_base((parent, last), st, record)
+                    or self._same_bytes(path, st, record)
+                ):
                     continue
                 moved = ino in self._plan.moved and (parent, last) in self._plan.new_names
                 ours = known is not None and known.ino == ino

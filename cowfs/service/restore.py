@@ -20,7 +20,7 @@ from cowfs.volume.history import Author
 class Restored:
     """What a restore did. `seconds`: the daemon's own time, kernel caches included.
 
-    changed: how many inodes and names differ between before and after.
+    changed: how many inodes differ, directories in which names changed among them.
     """
 
     operation: str
@@ -47,7 +47,7 @@ def restore(
     volume = engine.volume
 
     def find() -> records.CheckpointRecord:
-        point = resolve(volume.reader, volume.main.head, selector, time.time_ns())
+        point = resolve(volume.reader, volume.main.lineage, selector, time.time_ns())
         if point.checkpoint is None:
             raise UsageError(detail="@ is the present state already", command="restore")
         return point.checkpoint

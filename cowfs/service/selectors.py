@@ -74,20 +74,19 @@ def get_checkpoint(reader: Reader, checkpoint_id: str) -> records.CheckpointReco
 
 def on_line(reader: Reader, lineage: Lineage) -> Iterator[records.CheckpointRecord]:
     """The checkpoints that a lineage goes through, newest first: one record a step."""
-    epoch = lineage.head
-    while epoch:
-        epoch = reader.epoch(epoch).parent
-        sealed_by = reader.epoch(epoch).checkpoint
+    for epoch in lineage.epochs():
+        # The newest ones of a live volume may not be committed yet.
+        value = reader.get("epoch", keys.pack_id(epoch)) if epoch != lineage.head else None
+        sealed_by = records.decode(value, records.EpochRecord).checkpoint if value else ""
         if sealed_by:
             yield get_checkpoint(reader, sealed_by)
 
 
-def resolve(reader: Reader, head: int, selector: str, now_ns: int) -> Point:
-    """The state that a selector names; `head` is the branch's open epoch.
+def resolve(reader: Reader, lineage: Lineage, selector: str, now_ns: int) -> Point:
+    """The state that a selector names; `lineage` is the branch's.
 
     Raises UnknownCheckpointError, AmbiguousCheckpointError.
     """
-    lineage = reader.lineage(head)
     if selector in ("@", "@~0"):
         return Point(selector, lineage, None)
     if selector.startswith("@"):

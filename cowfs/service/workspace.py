@@ -19,7 +19,7 @@ from pathlib import Path
 from cowfs.errors import StoreForeignError, StoreMissingError
 from cowfs.format import records
 from cowfs.service.selectors import Point, resolve
-from cowfs.store.env import Store, open_store, store_exists
+from cowfs.store.env import Store, open_store, store_exists, sync_directory
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.volume import MAIN, Volume, create_volume, open_volume
@@ -49,8 +49,12 @@ def write_description(store: Path, description: Description) -> None:
     """Replace the description atomically."""
     row = {"version": 1, "base": description.base, "mountpoint": description.mountpoint}
     new = store / (DESCRIPTION + ".new")
-    new.write_text(json.dumps(row, indent=1), encoding="utf-8", errors="surrogateescape")
+    with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
+        json.dump(row, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(new, store / DESCRIPTION)
+    sync_directory(store)
 
 
 def open_base(path: str) -> int:
@@ -89,7 +93,7 @@ class ReadOnly:
 
     def point(self, selector: str) -> Point:
         """Resolve a selector. Raises UnknownCheckpointError, AmbiguousCheckpointError."""
-        return resolve(self.reader, self.branch.head, selector, time.time_ns())
+        return resolve(self.reader, self.reader.lineage(self.branch.head), selector, time.time_ns())
 
     def snapshot(self, point: Point) -> Snapshot:
         """The tree of a state."""

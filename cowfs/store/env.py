@@ -127,6 +127,11 @@ class Store:
         """Bytes of disk that the data file takes."""
         return os.stat(self.path / "data.mdb").st_blocks * 512
 
+    def free_bytes(self) -> int:
+        """Bytes that are free on the store's file system for its user."""
+        stats = os.statvfs(self.path)
+        return stats.f_bavail * stats.f_frsize
+
     def format(self) -> records.FormatRecord:
         """The format record."""
         value = self.get("meta", b"format")
@@ -205,6 +210,15 @@ def _open_env(path: Path, *, writable: bool) -> lmdb.Environment:
                 raise StoreDamagedError(path=str(path), detail=str(error)) from None
             last = error
     raise StoreDamagedError(path=str(path), detail=f"it cannot be mapped: {last}")
+
+
+def sync_directory(path: Path) -> None:
+    """Put the names in a directory on stable storage."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def store_exists(path: Path) -> bool:

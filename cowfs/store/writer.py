@@ -34,6 +34,9 @@ _INVERT = (1 << 64) - 1
 _DELTA_WORTH = 512
 """Stored blocks up to this size are not worth a delta."""
 _RETRY_SECONDS = 1.0
+_ROOM_BYTES = 1 << 20
+"""A failed commit with less room than this on the disk is taken for a full disk: LMDB reports a
+write that was cut short as an I/O error."""
 
 Data = bytes | bytearray | None
 
@@ -83,6 +86,7 @@ class Writer:
         self._changed = threading.Condition()
         self._closing = False
         self._busy = False
+        self._full = False
         self._failure: Exception | None = None
         self.commits = 0
         self.bytes_written = 0
@@ -105,6 +109,11 @@ class Writer:
     def failure(self) -> Exception | None:
         """Why the last attempt to commit failed, None when it succeeded."""
         return self._failure
+
+    @property
+    def full(self) -> bool:
+        """Whether the last attempt failed because there is no room."""
+        return self._failure is not None and self._full
 
     def wait(self, group: TransactionGroup, timeout: float | None = None) -> None:
         """Return when the group is on stable storage.
@@ -156,6 +165,7 @@ class Writer:
                 with self._changed:
                     self._busy = False
                     self._failure = error
+                    self._full = is_full(error) or self._store.free_bytes() < _ROOM_BYTES
                     self._changed.notify_all()
                     closing = self._closing
                     self._notify()

@@ -18,7 +18,7 @@ from cowfs.format import keys, records
 from cowfs.store.env import Store, create_store, open_store
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot, read_block
-from cowfs.store.writer import TransactionGroup, Writer, is_full, now
+from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.importing import Importer, root_records
 from cowfs.volume.inode import Buffer, Inode
@@ -214,8 +214,7 @@ class Volume:
     @property
     def full(self) -> bool:
         """Whether the store cannot take what is in flight: new data would only pile up."""
-        failure = self.writer.failure
-        return failure is not None and is_full(failure)
+        return self.writer.full
 
     def close(self) -> None:
         """Commit and close everything. Raises StoreFullError when the last commit fails."""

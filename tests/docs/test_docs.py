@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,7 +122,7 @@ def fields(heading: str) -> set[str]:
 
 
 def test_every_field_is_in_the_protocol(volume: Rig) -> None:
-    daemon = SimpleNamespace(engine=LocalEngine(volume.volume))
+    daemon = SimpleNamespace(engine=LocalEngine(volume.volume), operation=threading.RLock())
     report = Methods(cast(Daemon, daemon)).status(Request({}, Author(), lambda _: None))
     assert report.keys() | {"flush"} == fields("### status")
     checkpoint = {field.name for field in msgspec.structs.fields(CheckpointRecord)}

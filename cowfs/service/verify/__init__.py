@@ -51,7 +51,9 @@ def verify(
     Raises OSError when the mount point cannot be opened.
     """
     report = verify_store(workspace.reader, workspace.base, progress=progress)
-    if mountpoint is not None:
+    if mountpoint is not None and any(p.check == "structure" for p in report.problems):
+        report.skipped.append("mount")
+    elif mountpoint is not None:
         comparison = Comparison(report, mountpoint, progress, thorough=thorough)
         try:
             comparison.run(workspace, refresh)

@@ -125,18 +125,25 @@ class Comparison:
         waiting = [top]
         while waiting:
             path = waiting.pop()
-            ino = stored.find(path)
-            if ino is None:
-                continue
-            if path == top:
-                yield from self._compare(stored, path, ino)
-            if stored.unlisted(ino):
-                unlisted.append(path)
-                continue
-            yield from self._entries(stored, path, ino)
-            for name, child, kind in stored.snapshot.entries(ino):
+            try:
+                ino = stored.find(path)
+                if ino is None:
+                    continue
+                if path == top:
+                    yield from self._compare(stored, path, ino)
+                if stored.unlisted(ino):
+                    unlisted.append(path)
+                    continue
+                yield from self._entries(stored, path, ino)
+                children = list(stored.snapshot.entries(ino))
+            except DamagedRecordError:
+                continue  # reported by the checks of the store
+            for name, child, kind in children:
                 below = path + b"/" + name if path else name
-                yield from self._compare(stored, below, child)
+                try:
+                    yield from self._compare(stored, below, child)
+                except DamagedRecordError:
+                    continue
                 if kind == _DIRECTORY:
                     waiting.append(below)
 
@@ -186,10 +193,13 @@ class Comparison:
         if self._shown(old.check, old.path) != old.shown:
             self._count("mount busy")
             return False
-        ino = stored.find(old.path)
-        if ino is None:
-            return old.shown not in _MISSING
-        again = [*self._compare(stored, old.path, ino), *self._entries(stored, old.path, ino)]
+        try:
+            ino = stored.find(old.path)
+            if ino is None:
+                return old.shown not in _MISSING
+            again = [*self._compare(stored, old.path, ino), *self._entries(stored, old.path, ino)]
+        except DamagedRecordError:
+            return True
         return any(new.check == old.check for new in again)
 
     # -- comparing ----------------------------------------------------------------------------
