@@ -22,7 +22,8 @@ class Holder(NamedTuple):
 def holders(mountpoint: str, asking: int = 0) -> list[Holder]:
     """The processes with a working directory, open file, root or mapping there.
 
-    This process and the one that asks (a pid) are left out. Processes of other users are seen only as root.
+    This process and the one that asks (a pid) are left out. Those of other users are seen only as
+    root.
     """
     found = []
     for entry in os.listdir("/proc"):
