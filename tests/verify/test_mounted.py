@@ -262,3 +262,17 @@ def test_the_mount_can_be_another_place(
     with mounted(base, None, elsewhere) as mount, mount.client() as client:
         (elsewhere / "made").write_bytes(b"made")
         assert problems(Checker(mount, client).run()) == []
+
+
+def test_a_damaged_record_does_not_end_the_comparison(checker: Checker) -> None:
+    top = checker.mount.mountpoint
+    (top / "damaged").touch()
+    (top / "different").touch()
+    ino = (top / "damaged").stat().st_ino
+    head = checker.client.call("flush")["head_epoch"]
+    checker.change_inode(top / "different", uid=77)
+    with checker.store() as put:
+        put("inode", keys.inode_key(ino, head), b"damage")
+    found = problems(checker.run())
+    assert ("record", "damaged") in found
+    assert ("mount-attributes", "different") in found
