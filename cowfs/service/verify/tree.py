@@ -326,8 +326,12 @@ class _Tree:
         epoch: int,
         versions: _Versions,
         detail: str,
+        points: bytes = b"",
     ) -> None:
+        """Report an entry in the states that show it; with `points`, where its inode is wrong."""
         states = self.scan.history.seeing(epoch, [e for e, _ in versions])
+        if points:
+            states = [state for state in states if self._inode_fault(points, state[1])]
         self.scan.problem(
             check,
             table,
@@ -386,26 +390,33 @@ class _Tree:
                     detail = f"the directory lost this name of inode {gone}, which still has it"
             if detail:
                 scan.suspects.update((parent, ino))
-                self._entry_problem(check, "dirent", parent, name, epoch, versions, detail)
+                points = value if check == "dirent-inode" else b""
+                self._entry_problem(check, "dirent", parent, name, epoch, versions, detail, points)
 
     def _target(
         self, parent: int, name: bytes, epoch: int, value: bytes, lineage: Lineage
     ) -> tuple[str, str]:
         """(check, what is wrong) of a directory entry that points to something; "" when right."""
-        scan, (ino, kind) = self.scan, records.unpack_dirent(value)
+        scan, ino = self.scan, keys.unpack_id(value)
         scan.use(ino)
-        try:
-            record = Snapshot(scan.reader, lineage).inode(ino)
-        except DamagedRecordError:
-            return "", ""
-        if record is None:
-            return "dirent-inode", f"it points to inode {ino}, which does not exist"
-        if records.kind_of(record.mode) != kind:
-            actual = records.kind_of(record.mode)
-            return "dirent-inode", f"it says type {kind}, inode {ino} has the type {actual}"
+        if fault := self._inode_fault(value, lineage):
+            return "dirent-inode", fault
         if not scan.has("link", keys.link_key(ino, parent, name, epoch)):
             return "link-mirror", f"inode {ino} does not have this name in epoch {epoch}"
         return "", ""
+
+    def _inode_fault(self, value: bytes, lineage: Lineage) -> str:
+        """What is wrong with the inode that an entry points to, in one state."""
+        ino, kind = records.unpack_dirent(value)
+        try:
+            record = Snapshot(self.scan.reader, lineage).inode(ino)
+        except DamagedRecordError:
+            return ""  # reported with the inode
+        if record is None:
+            return f"it points to inode {ino}, which does not exist"
+        if records.kind_of(record.mode) != kind:
+            return f"it says type {kind}, inode {ino} has the type {records.kind_of(record.mode)}"
+        return ""
 
     def _linked(self, ino: int, parent: int, name: bytes, lineage: Lineage) -> bool:
         found = Snapshot(self.scan.reader, lineage).newest(
