@@ -154,6 +154,8 @@ class Loop:
         poll, clock, checkpoint = poller.poll, time.perf_counter_ns, trio.lowlevel.checkpoint
         operations = self.operations
         served = deferred = 0
+        # With one CPU staying awake would only keep the client from running.
+        spin = _SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
 
         async def wait() -> bool:
             nonlocal served, deferred
@@ -161,8 +163,8 @@ class Loop:
             if not served % _EVERY:
                 operations.requests = served
                 await checkpoint()
-            end = clock() + _SPIN_NS
-            timeout: int | None = 0
+            end = clock() + spin
+            timeout: int | None = 0 if spin else None
             while not self._stopping:
                 while self._woken:
                     await checkpoint()  # a handler whose commit is done must not starve
