@@ -14,7 +14,7 @@ from cowfs.store.snapshot import Snapshot
 from cowfs.types import NAME_MAX
 from cowfs.volume import data
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError, now
+from cowfs.volume.posix import PosixError, now, storable
 from cowfs.volume.view import View
 
 XATTR_SIZE_MAX = 65536
@@ -52,16 +52,17 @@ def set_attributes(
     if gid is not None and gid != inode.gid:
         inode.gid = gid
         changed = True
-    if atime is not None and atime != inode.atime:
+    if atime is not None and (atime := storable(atime)) != inode.atime:
         inode.atime = atime
         changed = True
-    if mtime is not None and mtime != inode.mtime:
+    if mtime is not None and (mtime := storable(mtime)) != inode.mtime:
         inode.mtime = mtime
         changed = True
     if ctime is None:
         if not changed and (mode is uid is gid is atime is mtime is None):
             return
         ctime = now()
+    ctime = storable(ctime)
     if ctime != inode.ctime:
         inode.ctime = ctime
         changed = True

@@ -14,6 +14,8 @@ import stat
 from collections import OrderedDict
 from typing import NamedTuple
 
+from cowfs.volume.posix import storable
+
 STAGING = b".cowfs-apply"
 """Directory in the base where `apply` keeps moved and new things until they are in place."""
 _OPEN_FILES = 128
@@ -41,7 +43,8 @@ def same_file(st: os.stat_result, seen: Fingerprint) -> bool:
 
 def fingerprint(st: os.stat_result) -> Fingerprint:
     """(dev, ino, size, mtime, ctime): equal as long as nobody changed the file."""
-    return st.st_dev, st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns
+    mtime, ctime = storable(st.st_mtime_ns), storable(st.st_ctime_ns)
+    return st.st_dev, st.st_ino, st.st_size, mtime, ctime
 
 
 class Base:

@@ -26,7 +26,7 @@ from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.volume.base import BaseEntry, Fingerprint, fingerprint, same_file
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError, now
+from cowfs.volume.posix import PosixError, now, storable
 
 if TYPE_CHECKING:
     from cowfs.volume.view import View
@@ -56,9 +56,9 @@ def inode_record(entry: BaseEntry, content: int) -> records.InodeRecord:
         st.st_gid,
         st.st_rdev if stat.S_ISCHR(st.st_mode) or stat.S_ISBLK(st.st_mode) else 0,
         size,
-        st.st_atime_ns,
-        st.st_mtime_ns,
-        st.st_ctime_ns,
+        storable(st.st_atime_ns),
+        storable(st.st_mtime_ns),
+        storable(st.st_ctime_ns),
         content,
         size if regular else 0,
         entry.target,
@@ -73,11 +73,7 @@ def base_record(entry: BaseEntry, ino: int, content: int) -> records.BaseRecord:
         content,
         records.kind_of(st.st_mode),
         st.st_mode,
-        st.st_dev,
-        st.st_ino,
-        st.st_size,
-        st.st_mtime_ns,
-        st.st_ctime_ns,
+        *fingerprint(st),
     )
 
 

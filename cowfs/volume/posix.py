@@ -23,6 +23,11 @@ class PosixError(Exception):
         return os.strerror(self.errno)
 
 
+def storable(time_ns: int) -> int:
+    """The nearest time that a record holds (1677 to 2262), as other file systems do at theirs."""
+    return min(max(time_ns, -(1 << 63)), (1 << 63) - 1)
+
+
 def now() -> int:
     """Time for mtime and ctime, ns. The kernel stamps cached writes with its coarse clock; a
     finer one here would make files written later look older than files created before."""
