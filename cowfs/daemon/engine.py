@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from cowfs.mount.kernel import Kernel
 from cowfs.mount.loop import Loop
-from cowfs.volume.history import Invalidation
+from cowfs.volume.history import Audience, Invalidation
 from cowfs.volume.volume import Volume
 
 T = TypeVar("T")
@@ -30,6 +30,9 @@ class MountEngine:
 
     def flush(self) -> None:
         self._kernel.flush()
+
+    def audience(self) -> Audience:
+        return self._kernel.audience()
 
     def stranding(self) -> AbstractContextManager[None]:
         return self._kernel.stranding()

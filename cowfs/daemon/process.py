@@ -52,12 +52,13 @@ _SWITCH_SECONDS = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to mount. Absolute paths."""
+    """What to mount. Absolute paths. `watch_limit`: names that a restore announces to watchers."""
 
     base: str
     mountpoint: str
     store: str
     allow_other: bool = False
+    watch_limit: int = 2000
 
     @property
     def in_place(self) -> bool:
@@ -89,7 +90,7 @@ class Daemon:
             self.volume.close()
             os.close(self.base_fd)
             raise
-        self.kernel = Kernel(self.loop, config.mountpoint)
+        self.kernel = Kernel(self.loop, config.mountpoint, config.watch_limit)
         self.engine = MountEngine(self.volume, self.loop, self.kernel)
         self._pid_file = store / "daemon.pid"
         self._pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")

@@ -28,8 +28,15 @@ import pyfuse3
 
 from cowfs.mount.loop import Loop
 from cowfs.mount.operations import GHOST_PREFIX
+from cowfs.mount.watchers import (
+    announce_gone,
+    announce_new,
+    watched_inodes,
+    working_directories,
+)
+from cowfs.tree.announcing import Announcement
 from cowfs.types import ROOT_INO
-from cowfs.volume.history import Invalidation
+from cowfs.volume.history import Audience, Invalidation
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +46,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Kernel:
     """The kernel's side of one mount."""
 
-    def __init__(self, loop: Loop, mountpoint: str) -> None:
+    def __init__(self, loop: Loop, mountpoint: str, watch_limit: int) -> None:
+        """`watch_limit`: how many names a restore announces to watchers one by one."""
+        self._watch_limit = watch_limit
         self._loop = loop
         self._mountpoint = os.fsencode(mountpoint)
         self._lock = threading.Lock()
@@ -93,14 +102,51 @@ class Kernel:
         finally:
             operations.stranding = False
 
+    def audience(self) -> Audience:
+        """Who watches something on this mount."""
+        device = os.stat(self._mountpoint).st_dev
+        return Audience(frozenset(watched_inodes(device)), self._watch_limit)
+
     def invalidate(self, invalidation: Invalidation) -> None:
         """When this returns, no process sees a stale name, attribute or page (contract 3)."""
+        told = invalidation.announcement
+        if told is not None:
+            self._announce_gone(told)
         for parent, name in invalidation.names:
             _notify(pyfuse3.invalidate_entry, parent, name)
         for ino in invalidation.inodes:
             _notify(pyfuse3.invalidate_inode, ino)
+        if told is not None:
+            self._announce_new(told)
         if invalidation.files:
             self._correct_held(invalidation.files)
+
+    def _announce_gone(self, told: Announcement) -> None:
+        used = working_directories(os.fsdecode(self._mountpoint)) if told.gone else set()
+        root = self._open_root()
+        try:
+            with self._ghost():
+                dead = announce_gone(root, told, used)
+        finally:
+            os.close(root)
+        if dead:
+            self._loop.call(lambda: self._loop.operations.bury(dead))
+
+    def _announce_new(self, told: Announcement) -> None:
+        operations = self._loop.operations
+        operations.appearing.update((a.parent, a.name) for a in told.appeared)
+        root = self._open_root()
+        try:
+            with self._ghost():
+                announce_new(root, told)
+        finally:
+            operations.appearing.clear()
+            os.close(root)
+        # The calls left the kernel with times of its own and perhaps with absent names.
+        for appeared in told.appeared:
+            _notify(pyfuse3.invalidate_entry, appeared.parent, appeared.name)
+        for modified in told.modified:
+            _notify(pyfuse3.invalidate_entry, modified.parent, modified.name)
 
     def _correct_held(self, files: list[int]) -> None:
         view = self._loop.volume.main

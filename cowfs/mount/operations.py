@@ -92,7 +92,8 @@ class Operations:
     ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
     what the kernel keeps of an inode (mount/kernel.py). opened: inodes of which ghosts are shown a
     mode that lets the owner read and write, since a daemon without privileges is checked by the
-    kernel like anybody. stranding: a restore is telling the kernel;
+    kernel like anybody. appearing: names that ghosts do not see and then "make", for watchers
+    (mount/watchers.py). stranding: a restore is telling the kernel;
     inodes that went are answered ESTALE, so that the kernel looks their paths up again.
     """
 
@@ -109,12 +110,16 @@ class Operations:
         self._next_directory = 1
         self.ghosts: set[int] = set()
         self.opened: set[int] = set()
+        self.appearing: set[tuple[int, bytes]] = set()
         self.stranding = False
         self.requests = 0
         absent = pyfuse3.EntryAttributes()
         absent.st_ino = 0
         absent.entry_timeout = FOREVER
         self._absent = absent
+        self._absent_now = pyfuse3.EntryAttributes()
+        self._absent_now.st_ino = 0
+        self._absent_now.entry_timeout = 0
         self._no_xattr = pyfuse3.FUSEError(errno.ENODATA)
 
     def init(self) -> None:
@@ -180,8 +185,11 @@ class Operations:
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.ghosts and parent == ROOT_INO and name.startswith(GHOST_PREFIX):
-            return self._ghost_entry(name)
+        if ctx.pid in self.ghosts:
+            if parent == ROOT_INO and name.startswith(GHOST_PREFIX):
+                return self._ghost_entry(name)
+            if (parent, name) in self.appearing:
+                return self._absent_now
         inode = namespace.lookup(self._view, parent, name)
         if inode is None:
             return self._absent
@@ -208,6 +216,11 @@ class Operations:
         rdev: int = 0,
         target: bytes = b"",
     ) -> Inode:
+        if ctx.pid in self.ghosts:
+            found = namespace.lookup(self._view, parent, name)
+            if found is None:
+                raise PosixError(errno.ENOENT)
+            return found
         return namespace.create(
             self._view, parent, name, mode, ctx.uid, ctx.gid, rdev=rdev, target=target
         )
@@ -239,11 +252,20 @@ class Operations:
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        namespace.unlink(self._view, parent, name)
+        if ctx.pid not in self.ghosts:
+            namespace.unlink(self._view, parent, name)
 
     @handler
     def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        namespace.rmdir(self._view, parent, name)
+        if ctx.pid not in self.ghosts:
+            namespace.rmdir(self._view, parent, name)
+
+    def bury(self, directories: list[int]) -> None:
+        """A ghost removed these; the kernel's inodes are dead should they come back."""
+        for ino in directories:
+            inode = self._view.inodes.get(ino)
+            if inode is not None:
+                inode.removed = True
 
     @handler
     def rename(

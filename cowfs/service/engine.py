@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from cowfs.volume.history import Invalidation
+from cowfs.volume.history import NOBODY, Audience, Invalidation
 from cowfs.volume.volume import Volume
 
 T = TypeVar("T")
@@ -21,13 +21,15 @@ class Engine(Protocol):
     """A volume open for writing, and the kernel's view of it.
 
     call: run a function in the thread that owns the volume. flush: bring what the kernel holds
-    back into the volume. stranding, invalidate: what a restore tells the kernel.
+    back into the volume. audience: who watches what a restore changes. stranding, invalidate: what
+    a restore tells the kernel.
     """
 
     volume: Volume
 
     def call(self, fn: Callable[[], T]) -> T: ...
     def flush(self) -> None: ...
+    def audience(self) -> Audience: ...
     def stranding(self) -> AbstractContextManager[None]: ...
     def invalidate(self, invalidation: Invalidation) -> None: ...
 
@@ -43,6 +45,9 @@ class LocalEngine:
 
     def flush(self) -> None:
         return
+
+    def audience(self) -> Audience:
+        return NOBODY
 
     def stranding(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -59,10 +59,11 @@ def restore(
         return _swap(engine, author, target, stacks, "restore")
     started = time.perf_counter()
     engine.flush()
+    audience = engine.audience()
     with engine.stranding():
         swapped = engine.call(
             lambda: partial.restore_paths(
-                volume, author, target, stacks, paths or [b""], exclude or []
+                volume, author, target, stacks, paths or [b""], exclude or [], audience
             )
         )
         engine.invalidate(swapped.invalidation)
@@ -102,9 +103,12 @@ def _swap(
 ) -> Restored:
     started = time.perf_counter()
     engine.flush()
+    audience = engine.audience()
     with engine.stranding():
         swapped = engine.call(
-            lambda: history.swap(engine.volume, author, target, stacks, operation=operation)
+            lambda: history.swap(
+                engine.volume, author, target, stacks, operation=operation, audience=audience
+            )
         )
         engine.invalidate(swapped.invalidation)
     return _result(operation, target, swapped, started)

@@ -13,6 +13,7 @@ from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.writer import TransactionGroup, now
+from cowfs.tree.announcing import Announcement, announcement
 from cowfs.tree.changes import Touched, differing
 from cowfs.types import MAX_EPOCH
 from cowfs.volume.inode import Inode
@@ -30,18 +31,38 @@ class Author:
     command: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who wants to hear of changes: inodes that are watched; at most so many names are told."""
+
+    watched: frozenset[int] = frozenset()
+    limit: int = 2000
+
+    def announcement(
+        self, before: Snapshot, after: Snapshot, touched: Touched
+    ) -> Announcement | None:
+        """What to tell, None when nobody watches."""
+        if not self.watched:
+            return None
+        return announcement(before, after, touched, set(self.watched), self.limit)
+
+
+NOBODY = Audience()
+
+
 @dataclass(slots=True)
 class Invalidation:
     """What the kernel may have cached and must look at again.
 
     names: (directory, name) whose meaning changed. inodes: attributes and pages changed.
     files: inodes of regular files, of which the kernel itself keeps size and times while something
-    holds the inode (writeback cache).
+    holds the inode (writeback cache). announcement: what watchers should hear.
     """
 
     names: list[tuple[int, bytes]] = field(default_factory=list)
     inodes: list[int] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
+    announcement: Announcement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +132,7 @@ def swap(
     branch: records.BranchRecord,
     *,
     operation: str,
+    audience: Audience = NOBODY,
 ) -> Swapped:
     """Make the head show a checkpoint: a new epoch whose parent is the checkpoint's.
 
@@ -133,8 +155,11 @@ def swap(
             raise
     volume.reap()
     _enter(view, lineage)
-    touched = differing(Snapshot(volume.reader, before), view.snapshot)
-    return Swapped(rescue, touched, _reload(view, touched, before))
+    old = Snapshot(volume.reader, before)
+    touched = differing(old, view.snapshot)
+    invalidation = _reload(view, touched, before)
+    invalidation.announcement = audience.announcement(old, view.snapshot, touched)
+    return Swapped(rescue, touched, invalidation)
 
 
 def _advance(

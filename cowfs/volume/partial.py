@@ -17,7 +17,7 @@ from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
 from cowfs.tree.changes import Touched, differing, same_content
 from cowfs.volume import data, history
-from cowfs.volume.history import Author, Swapped
+from cowfs.volume.history import NOBODY, Audience, Author, Swapped
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.view import View
@@ -33,6 +33,7 @@ def restore_paths(
     branch: records.BranchRecord,
     paths: list[bytes],
     exclude: list[bytes],
+    audience: Audience = NOBODY,
 ) -> Swapped:
     """Make `paths` (b"" is everything) what they were in `target`, but for what `exclude` matches.
 
@@ -56,9 +57,13 @@ def restore_paths(
     editor = _Editor(view, Snapshot(volume.reader, lineage), exclude)
     for path in paths:
         editor.restore(path)
+    before = view.lineage.at(rescue.epoch)
     touched = Touched({inode.ino for inode in view.changed}, set(view.names))
     volume.sync()
     invalidation = history.invalidation_of(view, touched)
+    invalidation.announcement = audience.announcement(
+        Snapshot(volume.reader, before), view.snapshot, touched
+    )
     return Swapped(rescue, touched, invalidation)
 
 

@@ -1,0 +1,128 @@
+"""Who watches the mount, and how a restore lets them know.
+
+A FUSE server cannot raise inotify events, but it can cause them: the daemon makes system calls
+through the mount as a *ghost* (mount/kernel.py), to which the handlers answer success without doing
+anything. A name that went is unlinked: the kernel still has it. A name that came is made: the
+handlers tell ghosts that it is absent, and answer the creation with the inode that is there. A file
+that changed is opened for writing and set to the size that it has.
+
+Only what somebody watches is announced: /proc shows the inodes that inotify and fanotify watch.
+(Watchers of other users are seen only as root; without root they cannot see the mount either.)
+
+Threading: for the daemon's worker threads. The `announce_` functions are called by a ghost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+
+from cowfs.tree.announcing import Announcement, Appeared, Modified
+
+log = logging.getLogger(__name__)
+
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def watched_inodes(device: int) -> set[int]:
+    """Inode numbers on a device (st_dev) that processes watch, as proc(5) "fdinfo" shows them."""
+    # The kernel prints its own form of a device number: major << 20 | minor.
+    wanted = f"sdev:{os.major(device) << 20 | os.minor(device):x}"
+    found: set[int] = set()
+    for process in os.listdir("/proc"):
+        if not process.isdigit():
+            continue
+        try:
+            descriptors = os.listdir(f"/proc/{process}/fd")
+        except OSError:
+            continue
+        for fd in descriptors:
+            try:
+                kind = os.readlink(f"/proc/{process}/fd/{fd}")
+                if "notify" not in kind or not kind.startswith("anon_inode:"):
+                    continue
+                with open(f"/proc/{process}/fdinfo/{fd}", encoding="ascii") as file:
+                    for line in file:
+                        if wanted in line:
+                            fields = dict(f.split(":", 1) for f in line.split() if ":" in f)
+                            if fields.get("sdev") == wanted[5:]:
+                                found.add(int(fields["ino"], 16))
+            except (OSError, ValueError, KeyError):
+                continue
+    return found
+
+
+def working_directories(mountpoint: str) -> set[str]:
+    """Working directories of processes below the mount, relative to it."""
+    found = set()
+    for process in os.listdir("/proc"):
+        if process.isdigit():
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/{process}/cwd")
+                if path.startswith(mountpoint + "/"):
+                    found.add(path[len(mountpoint) + 1 :])
+    return found
+
+
+def announce_gone(root: int, announcement: Announcement, in_use: set[str]) -> list[int]:
+    """Before the kernel's caches are dropped: DELETE for what it still has under an old name.
+
+    Returns the directories that the kernel now holds for dead. One that is somebody's working
+    directory (`in_use`) is spared: a later restore may bring it back.
+    """
+    dead = []
+    for path, directory in announcement.gone:
+        text = os.fsdecode(path)
+        if directory and any(used == text or used.startswith(text + "/") for used in in_use):
+            continue
+        with contextlib.suppress(OSError):
+            if directory:
+                os.rmdir(path, dir_fd=root)
+                dead.append(directory)
+            else:
+                os.unlink(path, dir_fd=root)
+    return dead
+
+
+def announce_new(root: int, announcement: Announcement) -> None:
+    """After the caches were dropped: CREATE, MODIFY and CLOSE_WRITE, or ATTRIB on directories."""
+    for appeared in announcement.appeared:
+        with contextlib.suppress(OSError):
+            _make(root, appeared)
+    for modified in announcement.modified:
+        try:
+            _touch(root, modified)
+        except OSError as error:
+            log.info("watchers were not told of %r: %s", modified.path, error)
+    for path, mode in announcement.directories:
+        with contextlib.suppress(OSError):
+            os.chmod(path, stat.S_IMODE(mode), dir_fd=root)
+
+
+def _make(root: int, appeared: Appeared) -> None:
+    mode = appeared.mode
+    if stat.S_ISDIR(mode):
+        os.mkdir(appeared.path, dir_fd=root)
+    elif stat.S_ISLNK(mode):
+        os.symlink(appeared.target, appeared.path, dir_fd=root)
+    elif not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
+        os.mknod(appeared.path, stat.S_IFMT(mode) | 0o600, dir_fd=root)
+
+
+def _touch(root: int, modified: Modified) -> None:
+    """MODIFY and CLOSE_WRITE for a regular file, ATTRIB for others; its times stay."""
+    if not stat.S_ISREG(modified.mode):
+        os.chmod(modified.path, stat.S_IMODE(modified.mode), dir_fd=root)
+        return
+    try:
+        fd = os.open(modified.path, _WRITE, dir_fd=root)
+    except PermissionError:
+        os.chmod(modified.path, 0o600, dir_fd=root)  # a ghost's: only the kernel sees it
+        fd = os.open(modified.path, _WRITE, dir_fd=root)
+    try:
+        os.ftruncate(fd, modified.size)
+    finally:
+        os.close(fd)
+    os.utime(modified.path, ns=(modified.atime, modified.mtime), dir_fd=root, follow_symlinks=False)
