@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import struct
+import subprocess
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,11 +48,6 @@ def linkat(old: PathLike, new: PathLike, flags: int = 0) -> None:
 def fallocate(fd: int, mode: int, offset: int, length: int) -> None:
     """fallocate(2)."""
     _check(_libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length)))
-
-
-def syncfs(fd: int) -> None:
-    """syncfs(2)."""
-    _check(_libc.syncfs(fd))
 
 
 def utimensat(path: PathLike, atime: tuple[int, int], mtime: tuple[int, int]) -> None:
@@ -215,6 +211,20 @@ def in_child(
         raise ChildFailedError(f"in a child process:\n{failure}")
     if status != 0:
         raise ChildFailedError(f"a child process ended with status {status}")
+
+
+@contextmanager
+def child_process(
+    command: list[str], *, cwd: PathLike = "/", stdin: PathLike = "/dev/null"
+) -> Iterator[int]:
+    """A program that runs until the end of the block; its pid."""
+    with open(stdin, "rb") as file:
+        process = subprocess.Popen(command, cwd=cwd, stdin=file)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
 
 
 def write_file(path: PathLike, data: bytes, mode: int | None = None) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cowfs
@@ -61,6 +61,14 @@ def shared_mount(
         check_store(store, base_fd)
     finally:
         os.close(base_fd)
+
+
+def killed_and_mounted_again(mounted: Mounted, mount: Callable[..., Mounted]) -> Mounted:
+    """Kill the daemon, remove the dead mount as `cowfs mount` does, and mount again."""
+    mounted.kill()
+    mounting.remove_mounts(mounted.mountpoint, leave=mounted.mounts_before)
+    at = None if mounted.in_place else mounted.mountpoint
+    return mount(mounted.base, mounted.store, at)
 
 
 def _site_packages() -> list[str]:
