@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import cowfs
+from tests.mount.calls import ChildFailedError, in_child, mount_at, umount
 from tests.support import mounting
 from tests.support.checking import check_store
 from tests.support.mounting import Mounted
@@ -19,21 +21,78 @@ _ROOT = Path(cowfs.__file__).resolve().parent.parent
 _END_SECONDS = 30
 
 
+class Interpreter(NamedTuple):
+    """A Python that a user can run: the program, and its search paths of modules and libraries."""
+
+    program: str
+    path: str
+    libraries: str = ""
+
+
+def own_interpreter() -> Interpreter:
+    """The one that runs the tests."""
+    return Interpreter(sys.executable, os.pathsep.join([str(_ROOT), *_site_packages()]))
+
+
+@contextlib.contextmanager
+def interpreter_for(uid: int, directory: Path) -> Iterator[Interpreter]:
+    """A Python with cowfs that a user can reach.
+
+    What lies in a directory that is closed to the user (as /root is) is bind-mounted below
+    `directory` for the time of the block; that needs root.
+    """
+    bound: list[Path] = []
+
+    def reachable(path: str) -> str:
+        if _can_read(uid, path):
+            return path
+        place = directory / f"bound{len(bound)}"
+        place.mkdir()
+        mount_at(path, place)
+        bound.append(place)
+        return str(place)
+
+    try:
+        prefix = reachable(sys.base_prefix)
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        modules = [reachable(path) for path in [str(_ROOT), *_site_packages()]]
+        libraries = "" if prefix == sys.base_prefix else f"{prefix}/lib"
+        yield Interpreter(f"{prefix}/bin/python{version}", os.pathsep.join(modules), libraries)
+    finally:
+        for place in reversed(bound):
+            umount(place, lazy=True)
+
+
+def _can_read(uid: int, path: str) -> bool:
+    def check() -> None:
+        os.listdir(path)
+
+    try:
+        in_child(check, uid=uid)
+    except ChildFailedError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def shared_mount(
-    base: Path, *, allow_other: bool = False, prefix: tuple[str, ...] = (), python: str = ""
+    base: Path,
+    *,
+    allow_other: bool = False,
+    uid: int | None = None,
+    interpreter: Interpreter | None = None,
 ) -> Iterator[Mounted]:
     """Mount `base` over itself, with the store beside it; checked at the end as `mounted` does.
 
-    prefix: a command that starts the daemon and becomes it (setpriv). python: the interpreter.
+    uid: the daemon's user, with the group of the same number.
     """
+    python = interpreter or own_interpreter()
     store = base.with_name(base.name + ".store")
     config = {"base": str(base), "mountpoint": str(base), "store": str(store)}
     ready, tell = os.pipe()
     process = subprocess.Popen(
         [
-            *prefix,
-            python or sys.executable,
+            python.program,
             "-m",
             "cowfs.daemon",
             json.dumps({**config, "allow_other": allow_other}),
@@ -41,9 +100,18 @@ def shared_mount(
         ],
         pass_fds=(tell,),
         cwd="/",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT), *_site_packages()])},
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(base.parent),
+            "PYTHONPATH": python.path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **({"LD_LIBRARY_PATH": python.libraries} if python.libraries else {}),
+        },
         stdin=subprocess.DEVNULL,
         start_new_session=True,
+        user=uid,
+        group=uid,
+        extra_groups=None if uid is None else [],
     )
     os.close(tell)
     mounting._ready_pipes[process.pid] = ready

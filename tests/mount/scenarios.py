@@ -16,7 +16,6 @@ import shutil
 import socket
 import stat
 import subprocess
-import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
@@ -369,12 +368,6 @@ def execute(top: Path) -> None:
         running.stdin.write(b"still runs")
         running.stdin.close()
         assert running.stdout.read() == b"still runs"
-    python = f"import sys; sys.dont_write_bytecode = True; sys.path.insert(0, {str(top)!r});"
-    write_file(top / "module.py", b"value = 42\n")
-    out = subprocess.check_output(
-        [sys.executable, "-c", python + "import module; print(module.value)"]
-    )
-    assert out == b"42\n"
 
 
 # -- names --------------------------------------------------------------------------------------
