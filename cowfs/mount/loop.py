@@ -191,7 +191,8 @@ class Loop:
         if group.done:
             return
         event, waiters = self._waiting.get(group, (None, 0))
-        event = event or trio.Event()
+        if event is None:  # an Event has no truth value
+            event = trio.Event()
         self._waiting[group] = event, waiters + 1
         await event.wait()
         self._woken -= 1
