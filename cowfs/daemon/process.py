@@ -122,6 +122,7 @@ class Daemon:
         self._server.wait_idle(_ANSWER_SECONDS)
         self._walker.stop()
         timer.join()
+        self.kernel.close()
         unmount_kernel(unmount=False)
         if self._apply_last is not None:
             # What came between the apply and the end of the mount; nearly always nothing.

@@ -6,7 +6,8 @@ holds the inode, and believes no reply about them. An inode that nobody holds go
 name is invalidated. For one that is held (an open file, a mapping, an inotify watch) the daemon
 makes the system calls truncate(2) and utimensat(2) through the mount, as a *ghost*: the handlers
 know its thread id and change nothing, while the kernel takes over size and mtime. (ctime it sets
-to now; it shows the restored one when the file was closed by all.)
+to now; it shows the restored one as soon as the file was closed by all. A program that runs can be
+corrected by nobody: its names get another inode, by another generation of its node id.)
 
 A ghost reaches an inode without knowing a path, by a hidden name that only ghosts can look up.
 
@@ -23,10 +24,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 
 import pyfuse3
 
-from cowfs.mount.loop import Loop
+from cowfs.mount.loop import Loop, LoopEndedError
 from cowfs.mount.operations import GHOST_PREFIX
 from cowfs.mount.watchers import (
     announce_gone,
@@ -52,6 +54,27 @@ class Kernel:
         self._loop = loop
         self._mountpoint = os.fsencode(mountpoint)
         self._lock = threading.Lock()
+        self._closed: SimpleQueue[int | None] = SimpleQueue()
+        loop.operations.on_closed = self._closed.put
+        self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
+        self._evictor.start()
+
+    def close(self) -> None:
+        """End the evictor thread."""
+        self._closed.put(None)
+        self._evictor.join()
+
+    def _evict(self) -> None:
+        """Files that were corrected while they were held show a ctime of the kernel's own; when
+        the last handle is closed the kernel is made to forget them."""
+        while (ino := self._closed.get()) is not None:
+            closed = ino
+            try:
+                view = self._loop.volume.main
+                for parent, name in self._loop.call(lambda: view.snapshot.links(closed)):  # noqa: B023
+                    _notify(pyfuse3.invalidate_entry, parent, name)
+            except (LoopEndedError, OSError) as error:
+                log.info("inode %d stays in the kernel's cache: %s", closed, error)
 
     def flush(self) -> None:
         """Write all dirty pages and times back, and wait until they are here. Raises OSError.
@@ -163,18 +186,28 @@ class Kernel:
         held = self._loop.call(still_held)
         if not held:
             return
+        renewed: list[int] = []
         root = self._open_root()
         try:
             with self._ghost():
                 for ino, size, atime, mtime in held:
                     try:
-                        _correct(root, ino, size, atime, mtime)
+                        if _correct(root, ino, size, atime, mtime):
+                            self._loop.operations.stale.add(ino)
                     except OSError as error:
-                        log.warning(
-                            "the kernel keeps old size or times of inode %d: %s", ino, error
-                        )
+                        if error.errno != errno.ETXTBSY:
+                            log.warning("old size or times of inode %d stay: %s", ino, error)
+                        renewed.append(ino)
         finally:
             os.close(root)
+        if renewed:
+            self._renew(renewed)
+
+    def _renew(self, inodes: list[int]) -> None:
+        """Give up the kernel's inodes of files that cannot be corrected (running programs): under
+        their names new ones are found. Who holds the old one keeps the pages that it has."""
+        for parent, name in self._loop.call(lambda: self._loop.operations.renew(inodes)):
+            _notify(pyfuse3.invalidate_entry, parent, name)
 
 
 @contextlib.contextmanager
@@ -209,8 +242,8 @@ def _open_hidden(root: int, name: bytes) -> int:
     return os.open(name, os.O_RDONLY | flags, dir_fd=root)
 
 
-def _correct(root: int, ino: int, size: int, atime: int, mtime: int) -> None:
-    """Make the kernel take over size and mtime of one file, if it shows others."""
+def _correct(root: int, ino: int, size: int, atime: int, mtime: int) -> bool:
+    """Make the kernel take over size and mtime of one file; False when it shows them already."""
     with _hidden_name(root, ino) as name:
         shown = os.stat(name, dir_fd=root, follow_symlinks=False)
         if shown.st_size != size:
@@ -221,9 +254,11 @@ def _correct(root: int, ino: int, size: int, atime: int, mtime: int) -> None:
                 os.chmod(name, 0o600, dir_fd=root)
                 os.truncate(place, size)
             _notify(pyfuse3.invalidate_inode, ino)
-        if shown.st_size != size or shown.st_mtime_ns != mtime:
-            os.utime(name, ns=(atime, mtime), dir_fd=root, follow_symlinks=False)
-            _notify(pyfuse3.invalidate_inode, ino, True)
+        if shown.st_size == size and shown.st_mtime_ns == mtime:
+            return False
+        os.utime(name, ns=(atime, mtime), dir_fd=root, follow_symlinks=False)
+        _notify(pyfuse3.invalidate_inode, ino, True)
+        return True
 
 
 def _notify(fn: Callable[..., None], *args: object) -> None:

@@ -93,7 +93,8 @@ class Operations:
     what the kernel keeps of an inode (mount/kernel.py). opened: inodes of which ghosts are shown a
     mode that lets the owner read and write, since a daemon without privileges is checked by the
     kernel like anybody. appearing: names that ghosts do not see and then "make", for watchers
-    (mount/watchers.py). stranding: a restore is telling the kernel;
+    (mount/watchers.py). stale: held inodes that a restore corrected; `on_closed` is told when no one
+    holds one any more. stranding: a restore is telling the kernel;
     inodes that went are answered ESTALE, so that the kernel looks their paths up again.
     """
 
@@ -111,6 +112,8 @@ class Operations:
         self.ghosts: set[int] = set()
         self.opened: set[int] = set()
         self.appearing: set[tuple[int, bytes]] = set()
+        self.stale: set[int] = set()
+        self.on_closed: Callable[[int], None] = lambda ino: None
         self.stranding = False
         self.requests = 0
         absent = pyfuse3.EntryAttributes()
@@ -259,6 +262,16 @@ class Operations:
     def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         if ctx.pid not in self.ghosts:
             namespace.rmdir(self._view, parent, name)
+
+    def renew(self, inodes: list[int]) -> list[tuple[int, bytes]]:
+        """The kernel shall find other inodes of its own for these; returns their names."""
+        names = []
+        for ino in inodes:
+            inode = self._view.inode(ino)
+            inode.generation += 1
+            inode.attr = None
+            names += self._view.snapshot.links(ino)
+        return names
 
     def bury(self, directories: list[int]) -> None:
         """A ghost removed these; the kernel's inodes are dead should they come back."""
@@ -433,6 +446,9 @@ class Operations:
                 self._writers[inode.ino] = left
             else:
                 del self._writers[inode.ino]
+        if not inode.handles and inode.ino in self.stale:
+            self.stale.discard(inode.ino)
+            self.on_closed(inode.ino)
         self._view.release(inode)
 
     async def fsync(self, fh: int, datasync: bool) -> None:

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cowfs.errors import DamagedRecordError, StoreFullError
+from cowfs.errors import DamagedRecordError, StoreDamagedError, StoreFullError
 from cowfs.format import codec, keys, records
 from cowfs.store.env import Cursor, LmdbError, Store, Transaction
 from cowfs.store.lineage import Lineage
@@ -136,7 +136,8 @@ class Writer:
             return True
 
     def _failure_error(self) -> Exception:
-        return StoreFullError(path=str(self._store.path), detail=str(self._failure))
+        kind = StoreFullError if self._full else StoreDamagedError
+        return kind(path=str(self._store.path), detail=str(self._failure))
 
     def close(self) -> None:
         """Commit what is queued and end the thread. Raises StoreFullError when that fails."""

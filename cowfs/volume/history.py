@@ -296,11 +296,11 @@ def invalidation_of(view: View, touched: Touched) -> Invalidation:
             continue
         invalidation.inodes.append(ino)
         if inode.is_file and not inode.orphan_epoch and ino in touched.inodes:
+            # Without a name the kernel drops the inode, and all that it cached of it, as soon as
+            # nobody holds it.
             links = view.snapshot.links(ino)
             invalidation.files.append(ino)
-            if not inode.handles:
-                # Nobody holds it: let the kernel drop the inode with what it cached of it.
-                invalidation.names += [key for key in links if _in_kernel(known, key[0])]
+            invalidation.names += [key for key in links if _in_kernel(known, key[0])]
     invalidation.names += [key for key in touched.names if _in_kernel(known, key[0])]
     return invalidation
 

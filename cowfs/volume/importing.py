@@ -85,6 +85,8 @@ def recorded_fingerprint(record: records.BaseRecord) -> Fingerprint:
 def root_records(root: BaseEntry, *, has_base: bool) -> list[tuple[str, bytes, bytes]]:
     """Records of epoch 0 for the root directory: (table, key, value)."""
     record = inode_record(root, 1)
+    if not has_base:
+        record = record._replace(nlink=2)
     rows = [("inode", keys.inode_key(1, 0), records.pack_inode(*record))]
     rows += [("xattr", keys.xattr_key(1, n, 0), b"\1" + v) for n, v in root.xattrs.items()]
     if has_base:
@@ -107,6 +109,7 @@ class Importer:
         self._fresh: dict[int, records.OriginRecord] = {}
         self._fresh_base: dict[bytes, bytes] = {}
         self._hardlinks: dict[bytes, int] = {}
+        self._at_zero: set[int] = set()
         self._fresh_links: dict[int, Fingerprint] = {}
         self.directories = 0
         self.files = 0
@@ -217,15 +220,21 @@ class Importer:
             # btrfs and others count 1; find(1) relies on 2 + subdirectories.
             inode.nlink = 2 + subdirectories
             inode.attr = None
-            newest = view.snapshot.newest("inode", keys.pack_id(inode.ino))
-            if inode.dirty or (newest and newest[0]):
-                view.mark(inode)
-            else:
-                self._volume.extra.put("inode", keys.inode_key(inode.ino, 0), inode.pack())
+            self._correct_nlink(view, inode)
         self.set_origin(inode.ino, records.ORIGIN_DONE, origin.parent, origin.name)
         self._checked.add(inode.ino)
         self._volume.pin(inode)
         self.directories += 1
+
+    def _correct_nlink(self, view: View, inode: Inode) -> None:
+        """Every version of a directory had these entries until it is listed."""
+        versions = list(self._volume.reader.scan("inode", keys.pack_id(inode.ino)))
+        for key, value in versions:
+            if value:
+                record = records.unpack_inode(value)._replace(nlink=inode.nlink)
+                self._volume.extra.put("inode", key, records.pack_inode(*record))
+        if inode.dirty or inode.pending or not versions:
+            view.mark(inode)
 
     def _import_entry(self, view: View, parent: Inode, entry: BaseEntry, epoch: int) -> Inode:
         """Enter one base entry at an epoch: inode, dirent, link, base, origin, xattrs."""
@@ -244,6 +253,8 @@ class Importer:
             if epoch:
                 view.created.add(ino)
                 view.mark(child)
+            else:
+                self._at_zero.add(ino)
             extra.put("inode", keys.inode_key(ino, epoch), child.pack())
             for xattr, value in entry.xattrs.items():
                 extra.put("xattr", keys.xattr_key(ino, xattr, epoch), b"\1" + value)
@@ -259,12 +270,23 @@ class Importer:
                 self.files += 1
         ino, kind = child.ino, child.kind
         content = child.content if child.is_file else 0
+        self.set_base(parent.ino, name, base_record(entry, ino, content))
+        if epoch == 0 and not self._exists_at_zero(ino):
+            # Its other name was adopted later: a name of epoch 0 would lead to nothing.
+            view.add_name(parent, name, child)
+            view.mark(child)
+            view.mark(parent)
+            return child
         extra.put(
             "dirent", keys.dirent_key(parent.ino, name, epoch), records.pack_dirent(ino, kind)
         )
         extra.put("link", keys.link_key(ino, parent.ino, name, epoch), bytes((kind,)))
-        self.set_base(parent.ino, name, base_record(entry, ino, content))
         return child
+
+    def _exists_at_zero(self, ino: int) -> bool:
+        """Whether an inode has a version of epoch 0."""
+        key = keys.inode_key(ino, 0)
+        return ino in self._at_zero or self._volume.reader.get("inode", key) is not None
 
     def _hardlinked(self, view: View, entry: BaseEntry) -> Inode | None:
         """The inode that another name of the same base file became, if it is still alive."""
@@ -304,6 +326,7 @@ class Importer:
         self._fresh.clear()
         self._fresh_base.clear()
         self._hardlinks.clear()
+        self._at_zero.clear()
         self._fresh_links.clear()
 
     def moved(

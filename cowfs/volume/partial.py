@@ -45,6 +45,8 @@ def restore_paths(
         _look_into(view, path)
     volume.sync()
     lineage = volume.reader.lineage(target.epoch)
+    _list_moved(view, Snapshot(volume.reader, lineage))
+    volume.sync()
     then = Snapshot(volume.reader, lineage)
     for path in paths:
         if _find(then, path) is None and _find(view.snapshot, path) is None:
@@ -55,15 +57,17 @@ def restore_paths(
     rescue = history.rescue(volume, author, target, branch, "restore")
     volume.sync()
     editor = _Editor(view, Snapshot(volume.reader, lineage), exclude)
-    for path in paths:
-        editor.restore(path)
-    before = view.lineage.at(rescue.epoch)
-    touched = Touched({inode.ino for inode in view.changed}, set(view.names))
-    volume.sync()
+    view.editing = True
+    try:
+        for path in _outermost(paths):
+            editor.restore(path)
+        volume.sync()
+    finally:
+        view.editing = False
+    before = Snapshot(volume.reader, view.lineage.at(rescue.epoch))
+    touched = differing(before, view.snapshot)
     invalidation = history.invalidation_of(view, touched)
-    invalidation.announcement = audience.announcement(
-        Snapshot(volume.reader, before), view.snapshot, touched
-    )
+    invalidation.announcement = audience.announcement(before, view.snapshot, touched)
     return Swapped(rescue, touched, invalidation)
 
 
@@ -78,6 +82,33 @@ def _look_into(view: View, path: bytes) -> None:
         if packed is None or packed & 15 != _DIRECTORY:
             return
         ino = packed >> 4
+
+
+def _outermost(paths: list[bytes]) -> list[bytes]:
+    """The paths without those that lie below another one of them."""
+    chosen = set(paths)
+    return [path for path in sorted(chosen) if chosen.isdisjoint(_parents(path))]
+
+
+def _parents(path: bytes) -> list[bytes]:
+    """Every path above one, b"" for the root included."""
+    parts = path.split(b"/") if path else []
+    return [b"/".join(parts[:depth]) for depth in range(len(parts))]
+
+
+def _list_moved(view: View, then: Snapshot) -> None:
+    """Import what lies below directories that were elsewhere then: they may have to be copied."""
+    waiting = []
+    for parent, name in differing(view.snapshot, then).names:
+        old = then.lookup(parent, name)
+        if old is not None and old[1] == _DIRECTORY:
+            waiting.append(old[0])
+    while waiting:
+        try:
+            entries = view.directory(waiting.pop()).entries or {}
+        except PosixError:
+            continue  # it is not there any more, so it was listed when it was removed
+        waiting += [packed >> 4 for packed in entries.values() if packed & 15 == _DIRECTORY]
 
 
 def _find(snapshot: Snapshot, path: bytes) -> tuple[int, int] | None:
@@ -235,10 +266,12 @@ class _Editor:
         record = self.then.inode(ino)
         assert record is not None
         view = self.view
-        try:
-            alive: Inode | None = view.inode(ino)
-        except PosixError:
-            alive = None
+        alive = view.removed.get(ino)  # removed by this edit: the store still shows it
+        if alive is None:
+            try:
+                alive = view.inode(ino)
+            except PosixError:
+                pass
         if alive is not None and not alive.orphan_epoch:
             linked = set(self.now.links(ino)) & set(self.then.links(ino)) - {name}
             if not alive.is_dir and linked and same_content(self.now, self.then, ino):
@@ -257,6 +290,7 @@ class _Editor:
                 view.created.add(ino)
             self._set_extents(ino)
             self._set_xattrs(inode, ino)
+            self.interesting.add(ino)  # a directory is empty now
         inode.nlink = 2 if inode.is_dir else 0
         if inode.is_dir:
             inode.entries = {}
@@ -323,13 +357,19 @@ class _Editor:
         record = self.then.inode(ino)
         assert record is not None
         view, content = self.view, record.content
-        old, now = dict(self.then.extents(content)), dict(self.now.extents(content))
-        for number in old.keys() | now.keys():
-            if old.get(number) == now.get(number):
-                continue
-            value = old.get(number, records.EXTENT_BASE)
-            key = keys.extent_key(content, number, view.head)
-            view.volume.extra.put("extent", key, value)
+
+        def source(snapshot: Snapshot, number: int) -> bytes:
+            """An extent as it may be written now. Those of epoch 0 are sealed base content and
+            count up to base_size only as long as they are of epoch 0."""
+            found = snapshot.newest("extent", keys.extent_prefix(content, number))
+            return found[1] if found is not None and found[0] else records.EXTENT_BASE
+
+        both = {n for snapshot in (self.then, self.now) for n, _ in snapshot.extents(content)}
+        for number in sorted(both):
+            value = source(self.then, number)
+            if value != source(self.now, number):
+                key = keys.extent_key(content, number, view.head)
+                view.volume.extra.put("extent", key, value)
 
     def _set_xattrs(self, inode: Inode, then_ino: int) -> None:
         view = self.view
@@ -338,6 +378,6 @@ class _Editor:
         for name in now.keys() - old.keys():
             view.xattrs[(inode.ino, name)] = None
         for name, value in old.items():
-            if now.get(name) != value:
+            if now.get(name) != value or (inode.ino, name) in view.xattrs:
                 view.xattrs[(inode.ino, name)] = value
         inode.xattrs = old

@@ -33,6 +33,7 @@ class View:
     removed: inodes whose last name went since the last quiesce.
     dropped: (content, epoch) to drop with the next group.
     orphans: inodes without a name that something still holds.
+    editing: a long operation holds inode objects; none may leave the cache.
     created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
     """
 
@@ -53,6 +54,7 @@ class View:
         self.touched: set[int] = set()
         self.deleted: set[int] = set()
         self.dirty_bytes = 0
+        self.editing = False
         self._snapshot: Snapshot | None = None
 
     @property
@@ -184,7 +186,7 @@ class View:
         """An orphan gets a name again: what it wrote without one is garbage."""
         self.discard_blocks(inode)
         self.forget_orphan(inode)
-        del self.orphans[inode.ino]
+        self.orphans.pop(inode.ino, None)  # not there when nothing held it
         inode.orphan_epoch = 0
         inode.lineage = None
         if inode.removed:

@@ -202,7 +202,7 @@ class Volume:
                             del inflight[number]
             for inode in pinned:
                 inode.pending -= 1
-                if inode.idle and not inode.orphan_epoch:
+                if inode.idle and not inode.orphan_epoch and not self.main.editing:
                     inodes.pop(inode.ino, None)
 
     def sync(self) -> None:
