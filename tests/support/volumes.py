@@ -284,6 +284,15 @@ class Rig:
         selector = target if isinstance(target, str) else target.id
         return restoring.restore(self.engine, AUTHOR, selector)
 
+    def restore_paths(
+        self,
+        target: records.CheckpointRecord | str,
+        paths: list[bytes],
+        exclude: list[bytes] | None = None,
+    ) -> restoring.Restored:
+        selector = target if isinstance(target, str) else target.id
+        return restoring.restore(self.engine, AUTHOR, selector, paths=paths, exclude=exclude)
+
     def undo(self) -> restoring.Restored:
         return restoring.undo(self.engine, AUTHOR)
 
