@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from cowfs.errors import UnknownPathError
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
-from cowfs.tree.changes import Touched, differing, same_content
+from cowfs.tree.changes import differing, same_content
 from cowfs.volume import data, history
 from cowfs.volume.history import NOBODY, Audience, Author, Swapped
 from cowfs.volume.inode import Inode
