@@ -125,7 +125,8 @@ def umount(target: PathLike, *, lazy: bool = False) -> None:
 class Inotify:
     """An inotify(7) instance."""
 
-    MODIFY, ATTRIB, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+    MODIFY, ATTRIB, CLOSE_WRITE = 0x2, 0x4, 0x8
+    MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
 
     def __init__(self) -> None:
         self.fd = _check(_libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
@@ -136,7 +137,7 @@ class Inotify:
     def events(self) -> list[tuple[int, bytes]]:
         """(mask, name) of what has arrived."""
         try:
-            data = os.read(self.fd, 1 << 16)
+            data = os.read(self.fd, 1 << 20)
         except BlockingIOError:
             return []
         out, at = [], 0

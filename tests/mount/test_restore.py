@@ -45,10 +45,10 @@ MountFunction = Callable[..., Mounted]
 
 @pytest.fixture
 def workspace(mount: MountFunction, base: Path) -> Iterator[Mounted]:
-    """A mount over an empty directory. At the end the kernel kept nothing old of any file."""
+    """A mount over an empty directory. No restore failed to correct what the kernel keeps."""
     mounted = mount(base)
     yield mounted
-    assert "the kernel keeps old" not in mounted.log(), mounted.log()
+    assert " WARNING " not in mounted.log(), mounted.log()
 
 
 def changes(mounted: Mounted) -> tuple[int, int, int]:
@@ -62,6 +62,12 @@ def drop_caches() -> None:
     os.sync()
     if os.geteuid() == 0:
         Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
+def pages_in_memory(path: Path) -> int:
+    """How many pages of a file are in the page cache."""
+    with opened(path, os.O_RDWR) as fd, mmap.mmap(fd, 0) as mapping:
+        return resident_pages(mapping)
 
 
 def undo(mounted: Mounted) -> None:
@@ -144,6 +150,9 @@ def test_unchanged_files_keep_their_pages(workspace: Mounted) -> None:
     for number in range(10):
         write_file(top / f"f{number}", b"%d" % number * size)
     (top / "changed").write_text("first")
+    canary = workspace.store.parent / "canary"
+    write_file(canary, bytes(size))
+    os.sync()
     checkpoint = workspace.checkpoint()
     before = {p.name: os.stat(p) for p in top.iterdir()}
     for number in range(10):
@@ -153,8 +162,9 @@ def test_unchanged_files_keep_their_pages(workspace: Mounted) -> None:
     workspace.restore(checkpoint)
     for number in range(10):
         path = top / f"f{number}"
-        with opened(path, os.O_RDWR) as fd, mmap.mmap(fd, size) as mapping:
-            kept = resident_pages(mapping)
+        kept = pages_in_memory(path)
+        if kept == 0 and pages_in_memory(canary) < size // PAGE:
+            pytest.skip("something else on this machine dropped the page cache meanwhile")
         assert kept == (0 if number == 0 else size // PAGE), path
         now = os.stat(path)
         was = before[path.name]
@@ -327,9 +337,8 @@ def test_times_of_a_file_that_was_held_are_right_once_it_is_closed(workspace: Mo
             os.pwrite(fd, second, 0)
             workspace.restore(checkpoint)
             assert os.fstat(fd).st_mtime_ns == right.st_mtime_ns
-        now = os.stat(path)
-        assert now.st_mtime_ns == right.st_mtime_ns
-        assert now.st_ctime_ns == right.st_ctime_ns
+        eventually(lambda: os.stat(path).st_ctime_ns == right.st_ctime_ns)
+        assert os.stat(path).st_mtime_ns == right.st_mtime_ns
 
 
 def test_open_path_descriptor(workspace: Mounted) -> None:
@@ -349,7 +358,7 @@ def test_open_path_descriptor(workspace: Mounted) -> None:
 
 
 def test_running_program_whose_file_changes(workspace: Mounted) -> None:
-    """Nobody can open it for writing while it runs; the restore brings it back all the same."""
+    """Nobody can open it for writing while it runs, so nobody can correct its size then."""
     path = workspace.mountpoint / "program"
     shutil.copy(shutil.which("cat") or "/bin/cat", path)
     shorter = path.read_bytes()
@@ -364,13 +373,21 @@ def test_running_program_whose_file_changes(workspace: Mounted) -> None:
         running.stdin.flush()
         assert running.stdout.read(1) == b"x"  # it runs
         workspace.restore(checkpoint)
-        st = os.stat(path)
-        assert (st.st_size, st.st_mtime_ns) == (len(shorter), SECOND)
-        assert path.read_bytes() == shorter
+        assert path.read_bytes()[: len(shorter)] == shorter
         running.stdin.write(b"y")
         running.stdin.close()
         assert running.stdout.read() == b"y"
+    eventually(lambda: os.stat(path).st_size == len(shorter))
+    assert os.stat(path).st_mtime_ns == SECOND
+    assert path.read_bytes() == shorter
     assert changes(workspace) == (0, 0, 0)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for what another process does soon. Raises AssertionError when it does not."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
 
 
 def test_inotify_watch_holds_an_inode(workspace: Mounted) -> None:
@@ -399,6 +416,88 @@ def test_inotify_watch_holds_an_inode(workspace: Mounted) -> None:
     write_file(path, b"written after the restore")
     assert Inotify.MODIFY in [mask for mask, _ in watcher.events()], "the watch still works"
     watcher.close()
+
+
+def test_watchers_are_told(workspace: Mounted) -> None:
+    top = workspace.mountpoint
+    for name in ("changed", "goes", "mode", "stays", "other"):
+        write_file(top / name, b"1" * 1000)
+    (top / "d/e").mkdir(parents=True)
+    write_file(top / "d/in", b"in")
+    os.symlink("stays", top / "link")
+    first, checkpoint = state_of(top), workspace.checkpoint()
+    write_file(top / "changed", b"2" * 500)
+    os.unlink(top / "goes")
+    (top / "mode").chmod(0o600)
+    write_file(top / "new", b"new")
+    (top / "newdir").mkdir()
+    os.rmdir(top / "d/e")
+    write_file(top / "d/in", b"IN")
+    os.unlink(top / "link")
+    os.symlink("elsewhere", top / "link")
+    os.rename(top / "other", top / "moved")
+    second = state_of(top)
+    watcher = Inotify()
+    watcher.watch(top)
+    watcher.watch(top / "d")
+    for restored in (first, second, first, second, first):
+        watcher.events()
+        if restored is first:
+            workspace.restore(checkpoint)
+            came, went = {b"goes", b"link", b"other", b"e"}, {b"new", b"newdir", b"link", b"moved"}
+        else:
+            undo(workspace)
+            came, went = {b"new", b"newdir", b"link", b"moved"}, {b"goes", b"link", b"other", b"e"}
+        events = watcher.events()
+
+        def names(mask: int, among: list[tuple[int, bytes]] = events) -> set[bytes]:
+            return {name for found, name in among if found & mask}
+
+        assert came <= names(Inotify.CREATE | Inotify.MOVED_TO)
+        assert went <= names(Inotify.DELETE | Inotify.MOVED_FROM)
+        assert {b"changed", b"in"} <= names(Inotify.MODIFY)
+        assert {b"changed", b"in"} <= names(Inotify.CLOSE_WRITE)
+        assert b"mode" in names(Inotify.ATTRIB | Inotify.MODIFY)
+        assert b"stays" not in names(0xFFF)
+        assert_same(state_of(top), restored, but_ctime_of=("changed", "d/in", "mode"))
+        assert changes(workspace) == (0, 0, 0)
+    watcher.close()
+    assert_same(state_of(top), first, but_ctime_of=("changed", "d/in", "mode"))
+
+
+def test_everything_comes_back_under_watch(mount: MountFunction, base: Path) -> None:
+    """Telling watchers makes calls through the mount; nothing of them may stay."""
+    fill_base(base)
+    mounted = mount(base)
+    top = mounted.mountpoint
+    make_first(top)
+    states, ids = [state_of(top)], [mounted.checkpoint()]
+    watcher = Inotify()
+
+    def watch_all() -> None:
+        for directory, _, names in os.walk(top):
+            watcher.watch(directory)
+            for name in names:
+                path = os.path.join(directory, name)
+                if not os.path.islink(path):
+                    watcher.watch(path)
+
+    for make in (make_second, make_third):
+        watch_all()
+        make(top)
+        states.append(state_of(top))
+        ids.append(mounted.checkpoint())
+    for number in (0, 1, 2, 1, 0, 2, 0):
+        watch_all()
+        mounted.restore(ids[number])
+        found = state_of(top)
+        assert_same(found, states[number], but_ctime_of=tuple(found.ctimes))
+        assert changes(mounted) == (0, 0, 0)
+    watcher.close()
+    mounted.restore(ids[2])
+    mounted.restore(ids[0])
+    found = state_of(top)
+    assert_same(found, states[0], but_ctime_of=tuple(found.ctimes))
 
 
 # -- files that the restored state does not have ------------------------------------------------
@@ -650,7 +749,7 @@ def test_removed_working_directory_comes_back(workspace: Mounted) -> None:
         assert os.listdir(top / "src/sub") == ["newer"]
         # The shells, at the latest when they come in again:
         for each in (sh, deeper):
-            each.run("cd $PWD")
+            assert each.run("cd $PWD") == ""
         assert sh.run("ls; /bin/pwd") == f"f\nnew\nsub\n{top}/src"
         assert deeper.run("echo x > y; ls") == "newer\ny"
 
@@ -806,7 +905,9 @@ class shell:  # noqa: N801  (used like a function)
         )
 
     def __enter__(self) -> Shell:
-        return Shell(self._process)
+        shell = Shell(self._process)
+        assert shell.run(":") == ""  # it knows where it is from now on
+        return shell
 
     def __exit__(self, *exc: object) -> None:
         assert self._process.stdin is not None

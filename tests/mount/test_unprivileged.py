@@ -67,7 +67,7 @@ def as_user(users_mount: Mounted, tmp_path: Path) -> Iterator[Callable[..., None
         in_child(body, uid=NOBODY)
 
     yield run
-    assert "the kernel keeps old" not in users_mount.log(), users_mount.log()
+    assert " WARNING " not in users_mount.log(), users_mount.log()
 
 
 def _empty(top: Path) -> None:
