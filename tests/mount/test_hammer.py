@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount import hammer
+from tests.mount.calls import Inotify
 from tests.mount.hammer import Board, Worker
 from tests.mount.states import State, assert_same, state_of
 from tests.support.mounting import Mounted
@@ -74,10 +76,27 @@ def stage(mount: Callable[..., Mounted], base: Path) -> Stage:
     return Stage(mount(base))
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_no_stale_answer(stage: Stage, held: bool) -> None:
-    rng = random.Random(held)
-    with stage.workers(held=held) as workers:
+@contextlib.contextmanager
+def watching(top: Path) -> Iterator[Inotify]:
+    """An inotify watch on every directory."""
+    watcher = Inotify()
+    try:
+        for directory, _, _ in os.walk(top):
+            watcher.watch(directory)
+        yield watcher
+    finally:
+        watcher.close()
+
+
+@pytest.mark.parametrize("how", ["nobody else", "handles", "watchers"])
+def test_no_stale_answer(stage: Stage, how: str) -> None:
+    """handles: files and mappings are held all the time. watchers: each restore tells inotify."""
+    rng = random.Random(how)
+    held = how == "handles"
+    with contextlib.ExitStack() as stack:
+        if how == "watchers":
+            stack.enter_context(watching(stage.top))
+        workers = stack.enter_context(stage.workers(held=held))
         for number in range(RESTORES):
             generation = stage.go(rng.choice([s for s in range(3) if s != stage.now]))
             if number % 4 == 0:
