@@ -1,0 +1,135 @@
+"""Long random runs: see `scripts/fuzz --help`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pprint
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cowfs
+from tests.fuzz import files, mount_machine
+from tests.support.mounting import fuse_missing
+
+_ROOT = Path(cowfs.__file__).resolve().parent.parent
+_STEPS = {"mount": 800, "file": 2000, "volume": 50}
+_EXAMPLES = 400
+_TURN = 100
+"""Steps of a file's exerciser for each turn of several at once."""
+_REDUCE_SECONDS = 180.0
+_EPILOG = """\
+kinds:
+  mount   system calls on a mount and on an ordinary directory, compared
+  file    content of files, by one process, then by several at once
+  volume  the volume without FUSE and a model, by Hypothesis
+  all     each in turn (default)
+
+examples:
+  scripts/fuzz --minutes 60                  for an hour, with seeds of its own
+  scripts/fuzz --kind mount --seed 7         the round with this seed, once
+"""
+
+
+def main() -> int:
+    """Rounds until the time is over or one fails; the exit code is 1 when one did."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/fuzz",
+        description="Random work on cowfs, for long. Stops at the first failure.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--minutes", type=float, help="go on for so long (default: 10, or once)")
+    parser.add_argument("--seed", type=int, help="of the first round; the next has the next one")
+    parser.add_argument("--kind", choices=(*_STEPS, "all"), default="all")
+    parser.add_argument("--steps", type=int, help="in each round (volume: in each example)")
+    options = parser.parse_args()
+    if options.kind != "volume" and (reason := fuse_missing()):
+        print(f"scripts/fuzz: {reason}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    minutes = options.minutes
+    if minutes is None:
+        minutes = 10.0 if options.seed is None else 0.0
+    kinds = list(_STEPS) if options.kind == "all" else [options.kind]
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    end, rounds, done = time.monotonic() + minutes * 60, 0, 0
+    while not rounds or time.monotonic() < end:
+        kind = kinds[rounds % len(kinds)]
+        steps = options.steps or _STEPS[kind]
+        print(f"{kind} --seed {seed} --steps {steps}", flush=True)
+        if not _ROUNDS[kind](seed, steps):
+            print(f"failed; again: scripts/fuzz --kind {kind} --seed {seed} --steps {steps}")
+            return 1
+        rounds += 1
+        done += steps * _EXAMPLES if kind == "volume" else steps
+        if rounds % len(kinds) == 0:
+            seed += 1
+    print(f"{rounds} rounds, up to {done} steps, no failure")
+    return 0
+
+
+def _progress(total: int, word: str) -> Callable[[int], None]:
+    """Shows a number on a terminal, seldom enough."""
+    if not sys.stdout.isatty():
+        return lambda number: None
+
+    def show(number: int) -> None:
+        if number % 20 == 0:
+            print(
+                f"\r\033[K  {word} {number}{f' of {total}' if total else ''}", end="\r", flush=True
+            )
+
+    return show
+
+
+def _mount(seed: int, steps: int) -> bool:
+    failure = mount_machine.run(seed, steps, progress=_progress(steps, "step"))
+    if failure is None:
+        return True
+    print(f"{failure}\nafter {len(failure.trace)} steps; leaving out what it does not need ...")
+    shorter = mount_machine.reduce(
+        failure, seconds=_REDUCE_SECONDS, progress=_progress(0, "steps left:")
+    )
+    print(f"{shorter}\nby these steps (tests.fuzz.mount_machine.replay):")
+    pprint.pprint(shorter.trace, width=100)
+    return False
+
+
+def _file(seed: int, steps: int) -> bool:
+    error = files.run_alone(seed, steps, progress=_progress(steps, "step"))
+    if error is None:
+        turns = max(steps // _TURN, 1)
+        error = files.run_together(seed, turns, progress=_progress(turns, "turn"))
+    if error is not None:
+        print(f"{type(error).__name__}: {error}")
+    return error is None
+
+
+def _volume(seed: int, steps: int) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/volume/test_machine.py"]
+    command += [f"--hypothesis-seed={seed}", "-o", "timeout=0", "-o", "faulthandler_timeout=0"]
+    chosen = {"COWFS_FUZZ_EXAMPLES": str(_EXAMPLES), "COWFS_FUZZ_STEPS": str(steps)}
+    process = subprocess.run(
+        command,
+        cwd=_ROOT,
+        env={**os.environ, **chosen},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.returncode:
+        print(process.stdout + process.stderr)
+    return process.returncode == 0
+
+
+_ROUNDS: dict[str, Callable[[int, int], bool]] = {"mount": _mount, "file": _file, "volume": _volume}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

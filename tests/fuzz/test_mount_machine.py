@@ -1,0 +1,32 @@
+"""System calls on a mount and on an ordinary file system; `scripts/fuzz` makes more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import mount_machine
+from tests.fuzz.mount_machine import Failure
+from tests.fuzz.side import Step
+from tests.fuzz.traces import TRACES
+
+SEEDS = (1, 2, 3, 4, 5, 6)
+STEPS = 500
+
+
+def _check(failure: Failure | None, again: str) -> None:
+    if failure is not None:
+        last = "\n".join(f"  {step!r}" for step in failure.changing[-20:])
+        raise AssertionError(f"{failure}\nthe last steps:\n{last}\n{again}") from failure.error
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_same_as_an_ordinary_file_system(needs_fuse: None, tmp_path: Path, seed: int) -> None:
+    failure = mount_machine.run(seed, STEPS, parent=tmp_path, progress=lambda step: None)
+    _check(failure, f"all of it: scripts/fuzz --kind mount --seed {seed} --steps {STEPS}")
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+def test_what_failed_once(needs_fuse: None, tmp_path: Path, trace: list[Step]) -> None:
+    _check(mount_machine.replay(trace, parent=tmp_path), "")
