@@ -79,6 +79,8 @@ def make_first(top: Path) -> None:
     os.symlink("stays", top / "link-becomes-file")
     (top / "dir-becomes-link").mkdir()
     (top / "dir-becomes-link/in").write_text("in")
+    top.chmod(0o755)
+    os.setxattr(top, "user.root", b"first")
     with open(top / "sparse", "wb") as file:
         file.truncate(9 << 20)
         file.seek(5 << 20)
@@ -135,6 +137,9 @@ def make_second(top: Path) -> None:
     os.truncate(top / "base2/two", 150_000)
     os.chmod(top / "base2/deep/deeper", 0o700)
     os.truncate(top / "sparse", 1 << 20)
+    top.chmod(0o711)
+    os.removexattr(top, "user.root")
+    os.utime(top, ns=(7, 10**18 + 5))
 
 
 def make_third(top: Path) -> None:

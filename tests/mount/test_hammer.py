@@ -16,7 +16,7 @@ from tests.mount.hammer import Board, Worker
 from tests.mount.states import State, assert_same, state_of
 from tests.support.mounting import Mounted
 
-RESTORES = 120
+RESTORES = 100
 _SECONDS = 60
 
 

@@ -141,6 +141,45 @@ def test_restored_state_survives_a_remount(mount: MountFunction, base: Path) -> 
     assert changes(again) == (0, 0, 0)
 
 
+def test_restoring_some_paths(mount: MountFunction, base: Path) -> None:
+    fill_base(base)
+    mounted = mount(base)
+    top = mounted.mountpoint
+    make_first(top)
+    first, checkpoint = state_of(top), mounted.checkpoint()
+    held = os.open(top / "grows", os.O_RDWR)
+    make_second(top)
+    second = state_of(top)
+    paths = ["grows", "second", "goes", "dir", "base1", "becomes-dir", "becomes-file", "fresh"]
+    answer = mounted.call("restore", checkpoint=checkpoint, paths=paths)
+    assert answer["rescue"]["kind"] == "rescue"
+    third = state_of(top)
+
+    def restored(path: str) -> bool:
+        return any(path == each or path.startswith(each + "/") for each in paths)
+
+    ignored = {".", "stays", "third", "dir/hard"}  # the root, and link counts across the border
+    right = {p: e for p, e in first.entries.items() if restored(p)}
+    right |= {p: e for p, e in second.entries.items() if not restored(p)}
+    found = {p: e for p, e in third.entries.items() if p not in ignored}
+    same = {
+        p: e._replace(ino=found[p].ino) if p in found else e
+        for p, e in right.items()
+        if p not in ignored
+    }
+    assert sorted(found) == sorted(same)
+    wrong = [p for p in same if found[p] != same[p] and first.entries.get(p) != found[p]]
+    assert not wrong, [(found[p], same[p]) for p in wrong]
+    assert os.fstat(held).st_size == first.entries["grows"].size
+    assert read_all(held) == b"grows" * 20_000
+    assert (top / "dir/hard").read_bytes() == b"stays" * 20_000
+    drop_caches()
+    assert_same(state_of(top), third, but_ctime_of=("grows",))
+    os.close(held)
+    undo(mounted)
+    assert_same(state_of(top), second, but_ctime_of=("grows", "second"))
+
+
 # -- what did not change ------------------------------------------------------------------------
 
 
