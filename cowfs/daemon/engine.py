@@ -34,6 +34,9 @@ class MountEngine:
     def audience(self) -> Audience:
         return self._kernel.audience()
 
+    def holding(self, changing: set[int]) -> AbstractContextManager[None]:
+        return self._kernel.holding(changing)
+
     def stranding(self) -> AbstractContextManager[None]:
         return self._kernel.stranding()
 

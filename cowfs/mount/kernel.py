@@ -7,7 +7,8 @@ name is invalidated. For one that is held (an open file, a mapping, an inotify w
 makes the system calls truncate(2) and utimensat(2) through the mount, as a *ghost*: the handlers
 know its thread id and change nothing, while the kernel takes over size and mtime. (ctime it sets
 to now; it shows the restored one as soon as the file was closed by all. A program that runs can be
-corrected by nobody: its names get another inode, by another generation of its node id.)
+corrected by nobody: its names get another inode, by another generation of its node id, and who runs
+it keeps the pages that it has.)
 
 A ghost reaches an inode without knowing a path, by a hidden name that only ghosts can look up.
 
@@ -22,8 +23,10 @@ import ctypes
 import errno
 import logging
 import os
+import stat
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 
 import pyfuse3
@@ -42,6 +45,9 @@ from cowfs.volume.history import Audience, Invalidation
 
 log = logging.getLogger(__name__)
 
+_MOST_HELD = 24
+"""Files that are held during a restore at the same time; each needs a worker of the FUSE loop."""
+_HOLD_SECONDS = 1.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -54,6 +60,7 @@ class Kernel:
         self._loop = loop
         self._mountpoint = os.fsencode(mountpoint)
         self._lock = threading.Lock()
+        self._settled: set[int] = set()
         self._closed: SimpleQueue[int | None] = SimpleQueue()
         loop.operations.on_closed = self._closed.put
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
@@ -116,6 +123,61 @@ class Kernel:
                     _notify(pyfuse3.invalidate_inode, opened.pop(), True)
 
     @contextlib.contextmanager
+    def holding(self, changing: set[int]) -> Iterator[None]:
+        """While it lasts, no write(2) to the open files among `changing` begins; at its end the
+        kernel has their new size.
+
+        A page that is made dirty on top of the old state after the flush would bring old bytes
+        back when it is written to the restored file. chmod(2) takes the inode's lock, writes its
+        dirty pages back and then asks the daemon: as long as that request is not answered, writers
+        wait for the lock. (Writers through shared mappings do not take it.)
+        """
+        writers = [i for i in self._loop.call(self._loop.operations.writers) if i in changing]
+        if not writers:
+            yield
+            return
+        root = self._open_root()
+        self._loop.call(self._loop.begin_hold)
+        threads = [
+            threading.Thread(target=self._hold, args=(root, ino), daemon=True)
+            for ino in writers[:_MOST_HELD]
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + _HOLD_SECONDS
+            while (
+                len(self._loop.held) < sum(thread.is_alive() for thread in threads)
+                and time.monotonic() < deadline
+            ):
+                time.sleep(0.0002)
+            yield
+            self._settled = set(self._loop.held)
+            for ino in self._settled:
+                _notify(pyfuse3.invalidate_inode, ino)
+        finally:
+            right = self._loop.call(lambda: self._right_ones(self._loop.held))
+            self._loop.call(self._loop.end_hold)
+            for thread in threads:
+                thread.join()
+            # Writers that were waiting go on with the old size until this is done.
+            self._correct_all(root, right)
+            os.close(root)
+
+    def _hold(self, root: int, ino: int) -> None:
+        """The thread that holds one inode."""
+        holders, me = self._loop.operations.holders, threading.get_native_id()
+        holders.add(me)
+        try:
+            with _hidden_name(root, ino) as name:
+                mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
+                os.chmod(name, stat.S_IMODE(mode), dir_fd=root)
+        except OSError as error:
+            log.info("inode %d is not held during the restore: %s", ino, error)
+        finally:
+            holders.discard(me)
+
+    @contextlib.contextmanager
     def stranding(self) -> Iterator[None]:
         """While it lasts, paths that lead to inodes that a restore took away are looked up anew."""
         operations = self._loop.operations
@@ -135,14 +197,21 @@ class Kernel:
         told = invalidation.announcement
         if told is not None:
             self._announce_gone(told)
-        for parent, name in invalidation.names:
+        names = list(invalidation.names)
+        running = self._running(invalidation.files)
+        if running:
+            names += self._loop.call(lambda: self._loop.operations.renew(running))
+        for parent, name in names:
             _notify(pyfuse3.invalidate_entry, parent, name)
         for ino in invalidation.inodes:
-            _notify(pyfuse3.invalidate_inode, ino)
+            if ino not in running and ino not in self._settled:
+                _notify(pyfuse3.invalidate_inode, ino)
         if told is not None:
             self._announce_new(told)
         if invalidation.files:
-            self._correct_held(invalidation.files)
+            done = running | self._settled
+            self._correct_held([ino for ino in invalidation.files if ino not in done])
+        self._settled = set()
 
     def _announce_gone(self, told: Announcement) -> None:
         used = working_directories(os.fsdecode(self._mountpoint)) if told.gone else set()
@@ -171,43 +240,51 @@ class Kernel:
         for modified in told.modified:
             _notify(pyfuse3.invalidate_entry, modified.parent, modified.name)
 
+    def _right_ones(self, files: Iterable[int]) -> list[tuple[int, int, int, int]]:
+        """(inode, size, atime, mtime) of those the kernel has not forgotten (FUSE thread)."""
+        found = (self._loop.volume.main.inodes.get(ino) for ino in files)
+        return [
+            (i.ino, i.size, i.atime, i.mtime)
+            for i in found
+            if i is not None and i.nlookup and not i.orphan_epoch
+        ]
+
     def _correct_held(self, files: list[int]) -> None:
-        view = self._loop.volume.main
+        right = self._loop.call(lambda: self._right_ones(files))
+        if right:
+            root = self._open_root()
+            try:
+                self._correct_all(root, right)
+            finally:
+                os.close(root)
 
-        def still_held() -> list[tuple[int, int, int, int]]:
-            """(inode, size, atime, mtime) of those the kernel has not forgotten."""
-            found = (view.inodes.get(ino) for ino in files)
-            return [
-                (i.ino, i.size, i.atime, i.mtime)
-                for i in found
-                if i is not None and i.nlookup and not i.orphan_epoch
-            ]
+    def _correct_all(self, root: int, right: list[tuple[int, int, int, int]]) -> None:
+        with self._ghost():
+            for ino, size, atime, mtime in right:
+                try:
+                    if _correct(root, ino, size, atime, mtime):
+                        self._loop.operations.stale.add(ino)
+                except OSError as error:
+                    log.warning("old size or times of inode %d stay: %s", ino, error)
 
-        held = self._loop.call(still_held)
-        if not held:
-            return
-        renewed: list[int] = []
-        root = self._open_root()
-        try:
-            with self._ghost():
-                for ino, size, atime, mtime in held:
-                    try:
-                        if _correct(root, ino, size, atime, mtime):
-                            self._loop.operations.stale.add(ino)
-                    except OSError as error:
-                        if error.errno != errno.ETXTBSY:
-                            log.warning("old size or times of inode %d stay: %s", ino, error)
-                        renewed.append(ino)
-        finally:
-            os.close(root)
-        if renewed:
-            self._renew(renewed)
+    def _running(self, files: list[int]) -> set[int]:
+        """Those of the files that are programs which run now: nobody may open them for writing."""
+        inodes = self._loop.volume.main.inodes
 
-    def _renew(self, inodes: list[int]) -> None:
-        """Give up the kernel's inodes of files that cannot be corrected (running programs): under
-        their names new ones are found. Who holds the old one keeps the pages that it has."""
-        for parent, name in self._loop.call(lambda: self._loop.operations.renew(inodes)):
-            _notify(pyfuse3.invalidate_entry, parent, name)
+        def programs() -> list[int]:
+            found = (inodes.get(ino) for ino in files)
+            return [i.ino for i in found if i is not None and i.handles and i.mode & 0o111]
+
+        candidates = self._loop.call(programs)
+        running = set()
+        if candidates:
+            root = self._open_root()
+            try:
+                with self._ghost():
+                    running = {ino for ino in candidates if _is_running(root, ino)}
+            finally:
+                os.close(root)
+        return running
 
 
 @contextlib.contextmanager
@@ -218,6 +295,15 @@ def _hidden_name(root: int, ino: int) -> Iterator[bytes]:
         yield name
     finally:
         _notify(pyfuse3.invalidate_entry, ROOT_INO, name)
+
+
+def _is_running(root: int, ino: int) -> bool:
+    with _hidden_name(root, ino) as name:
+        try:
+            os.close(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root))
+        except OSError as error:
+            return error.errno == errno.ETXTBSY
+    return False
 
 
 def _wait_for_writeback(root: int, ino: int) -> None:

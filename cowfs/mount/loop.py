@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _EVERY = 256
 _SPIN_NS = 60_000
-_MAX_TASKS = 32
+_MAX_TASKS = 64
 _DEFER = 64
 """How many requests may go before a function that was handed in: what the kernel sent earlier
 (FORGETs above all) is then mostly served before a restore asks which inodes it still holds."""
@@ -62,6 +62,8 @@ class Loop:
         self._inbox: deque[Callable[[], None]] = deque()
         self._waiting: dict[TransactionGroup, tuple[trio.Event, int]] = {}
         self._woken = 0
+        self._release: trio.Event | None = None
+        self.held: set[int] = set()
         self._stopping = False
         self._ended = threading.Event()
         volume.writer.set_notify(lambda: self.post(self._after_commit))
@@ -198,6 +200,29 @@ class Loop:
         self._woken -= 1
         if not group.done:
             raise PosixError(errno.ENOSPC if self.volume.full else errno.EIO)
+
+    # -- holding writers off --------------------------------------------------------------------
+
+    def begin_hold(self) -> None:
+        """From now on `hold` waits (in the FUSE thread)."""
+        self._release = trio.Event()
+        self.held = set()
+
+    async def hold(self, ino: int) -> None:
+        """Answer a holder's request when `end_hold` is called."""
+        release = self._release
+        if release is None:
+            return
+        self.held.add(ino)
+        await release.wait()
+        self._woken -= 1
+
+    def end_hold(self) -> None:
+        """Let the held requests be answered (in the FUSE thread)."""
+        release, self._release = self._release, None
+        if release is not None:
+            self._woken += release.statistics().tasks_waiting
+            release.set()
 
     def _after_commit(self) -> None:
         self.volume.reap()

@@ -51,6 +51,7 @@ class Waiter(Protocol):
     """How a handler waits for a commit (mount/loop.py)."""
 
     async def committed(self, group: TransactionGroup) -> None: ...
+    async def hold(self, ino: int) -> None: ...
 
 
 def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -90,12 +91,15 @@ class Operations:
     """The request handlers of one mount.
 
     ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
-    what the kernel keeps of an inode (mount/kernel.py). opened: inodes of which ghosts are shown a
-    mode that lets the owner read and write, since a daemon without privileges is checked by the
-    kernel like anybody. appearing: names that ghosts do not see and then "make", for watchers
-    (mount/watchers.py). stale: held inodes that a restore corrected; `on_closed` is told when no one
-    holds one any more. stranding: a restore is telling the kernel;
-    inodes that went are answered ESTALE, so that the kernel looks their paths up again.
+    what the kernel keeps of an inode (mount/kernel.py).
+    holders: thread ids whose chmod(2) is answered when a restore is done; the kernel lets nobody
+    write to the inode meanwhile.
+    opened: inodes of which ghosts are shown a mode that lets the owner read and write, since a
+    daemon without privileges is checked by the kernel like anybody.
+    appearing: names that ghosts do not see and then "make", for watchers (mount/watchers.py).
+    stale: held inodes that a restore corrected; `on_closed` is told when no one holds one any more.
+    stranding: a restore is telling the kernel; inodes that went are answered ESTALE, so that the
+    kernel looks their paths up again.
     """
 
     supports_dot_lookup = False
@@ -110,6 +114,7 @@ class Operations:
         self._directories: dict[int, _Directory] = {}
         self._next_directory = 1
         self.ghosts: set[int] = set()
+        self.holders: set[int] = set()
         self.opened: set[int] = set()
         self.appearing: set[tuple[int, bytes]] = set()
         self.stale: set[int] = set()
@@ -188,7 +193,7 @@ class Operations:
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.ghosts:
+        if ctx.pid in self.ghosts or ctx.pid in self.holders:
             if parent == ROOT_INO and name.startswith(GHOST_PREFIX):
                 return self._ghost_entry(name)
             if (parent, name) in self.appearing:
@@ -263,7 +268,7 @@ class Operations:
         if ctx.pid not in self.ghosts:
             namespace.rmdir(self._view, parent, name)
 
-    def renew(self, inodes: list[int]) -> list[tuple[int, bytes]]:
+    def renew(self, inodes: set[int]) -> list[tuple[int, bytes]]:
         """The kernel shall find other inodes of its own for these; returns their names."""
         names = []
         for ino in inodes:
@@ -303,13 +308,31 @@ class Operations:
         inode = self._view.inode(ino)
         return inode.attr or self._attributes(inode)
 
-    @handler
-    def setattr(
+    async def setattr(
         self,
         ino: int,
         attr: pyfuse3.EntryAttributes,
         fields: pyfuse3.SetattrFields,
         fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> Any:
+        """chmod(2), chown(2), truncate(2), utimensat(2), and the times of written files."""
+        if ctx.pid in self.holders and fields.update_mode:
+            await self._waiter.hold(ino)
+            return self._attributes(self._view.inode(ino))
+        try:
+            return self._set_attributes(ino, attr, fields, ctx)
+        except PosixError as error:
+            raise pyfuse3.FUSEError(error.errno) from None
+        except Exception:
+            log.exception("setattr failed")
+            raise pyfuse3.FUSEError(errno.EIO) from None
+
+    def _set_attributes(
+        self,
+        ino: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
         ctx: pyfuse3.RequestContext,
     ) -> Any:
         inode = self._view.inode(ino)

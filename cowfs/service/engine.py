@@ -21,8 +21,8 @@ class Engine(Protocol):
     """A volume open for writing, and the kernel's view of it.
 
     call: run a function in the thread that owns the volume. flush: bring what the kernel holds
-    back into the volume. audience: who watches what a restore changes. stranding, invalidate: what
-    a restore tells the kernel.
+    back into the volume. audience: who watches what a restore changes. holding: keep writers off
+    the files that a restore changes. stranding, invalidate: what a restore tells the kernel.
     """
 
     volume: Volume
@@ -30,6 +30,7 @@ class Engine(Protocol):
     def call(self, fn: Callable[[], T]) -> T: ...
     def flush(self) -> None: ...
     def audience(self) -> Audience: ...
+    def holding(self, changing: set[int]) -> AbstractContextManager[None]: ...
     def stranding(self) -> AbstractContextManager[None]: ...
     def invalidate(self, invalidation: Invalidation) -> None: ...
 
@@ -48,6 +49,9 @@ class LocalEngine:
 
     def audience(self) -> Audience:
         return NOBODY
+
+    def holding(self, changing: set[int]) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def stranding(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -12,6 +12,7 @@ from cowfs.errors import NothingToUndoError, UsageError
 from cowfs.format import records
 from cowfs.service.engine import Engine
 from cowfs.service.selectors import get_checkpoint, resolve
+from cowfs.tree.changes import touched_between
 from cowfs.volume import history, partial
 from cowfs.volume.history import Author
 
@@ -60,12 +61,14 @@ def restore(
     started = time.perf_counter()
     engine.flush()
     audience = engine.audience()
+    changing = _changing(engine, target)
     with engine.stranding():
-        swapped = engine.call(
-            lambda: partial.restore_paths(
-                volume, author, target, stacks, paths or [b""], exclude or [], audience
+        with engine.holding(changing):
+            swapped = engine.call(
+                lambda: partial.restore_paths(
+                    volume, author, target, stacks, paths or [b""], exclude or [], audience
+                )
             )
-        )
         engine.invalidate(swapped.invalidation)
     return _result("restore", target, swapped, started)
 
@@ -104,14 +107,29 @@ def _swap(
     started = time.perf_counter()
     engine.flush()
     audience = engine.audience()
+    changing = _changing(engine, target)
     with engine.stranding():
-        swapped = engine.call(
-            lambda: history.swap(
-                engine.volume, author, target, stacks, operation=operation, audience=audience
+        with engine.holding(changing):
+            swapped = engine.call(
+                lambda: history.swap(
+                    engine.volume, author, target, stacks, operation=operation, audience=audience
+                )
             )
-        )
         engine.invalidate(swapped.invalidation)
     return _result(operation, target, swapped, started)
+
+
+def _changing(engine: Engine, target: records.CheckpointRecord) -> set[int]:
+    """Inodes that may differ between the present state and a checkpoint."""
+    volume = engine.volume
+
+    def find() -> set[int]:
+        volume.sync()
+        return touched_between(
+            volume.reader, volume.main.lineage, volume.reader.lineage(target.epoch)
+        ).inodes
+
+    return engine.call(find)
 
 
 def _result(
