@@ -34,8 +34,8 @@ class MountEngine:
     def audience(self) -> Audience:
         return self._kernel.audience()
 
-    def holding(self, changing: set[int]) -> AbstractContextManager[None]:
-        return self._kernel.holding(changing)
+    def holding(self, among: set[int] | None = None) -> AbstractContextManager[set[int]]:
+        return self._kernel.holding(among)
 
     def stranding(self) -> AbstractContextManager[None]:
         return self._kernel.stranding()

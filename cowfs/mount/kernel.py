@@ -23,7 +23,6 @@ import ctypes
 import errno
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -46,7 +45,7 @@ from cowfs.volume.history import Audience, Invalidation
 log = logging.getLogger(__name__)
 
 _MOST_HELD = 24
-"""Files that are held during a restore at the same time; each needs a worker of the FUSE loop."""
+"""Files that are held at the same time; each needs a worker of the FUSE loop."""
 _HOLD_SECONDS = 1.0
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -123,23 +122,29 @@ class Kernel:
                     _notify(pyfuse3.invalidate_inode, opened.pop(), True)
 
     @contextlib.contextmanager
-    def holding(self, changing: set[int]) -> Iterator[None]:
-        """While it lasts, no write(2) to the open files among `changing` begins; at its end the
-        kernel has their new size.
+    def holding(self, among: set[int] | None = None) -> Iterator[set[int]]:
+        """While it lasts, no write(2) to files that are open for writing begins (`among`: only to
+        these inodes); everything written before is here. The caller adds the inodes that it changed
+        to the set that it is given: of these the kernel gets the new size and drops the old pages
+        at the end.
 
-        A page that is made dirty on top of the old state after the flush would bring old bytes
-        back when it is written to the restored file. chmod(2) takes the inode's lock, writes its
-        dirty pages back and then asks the daemon: as long as that request is not answered, writers
-        wait for the lock. (Writers through shared mappings do not take it.)
+        So a checkpoint is one moment also across files, and no page that was made dirty on top of
+        the old state brings old bytes back into a restored file. fsync(2) takes the inode's lock,
+        writes its pages and times back and then asks the daemon; as long as that request is not
+        answered, writers wait for the lock. (Writers through shared mappings do not take it, and
+        above `_MOST_HELD` files the others are not held.)
         """
-        writers = [i for i in self._loop.call(self._loop.operations.writers) if i in changing]
+        writers = self._loop.call(self._loop.operations.writers)
+        if among is not None:
+            writers = [ino for ino in writers if ino in among]
+        changed: set[int] = set()
         if not writers:
-            yield
+            yield changed
             return
-        root = self._open_root()
+        root, over = self._open_root(), threading.Event()
         self._loop.call(self._loop.begin_hold)
         threads = [
-            threading.Thread(target=self._hold, args=(root, ino), daemon=True)
+            threading.Thread(target=self._hold, args=(root, ino, over), daemon=True)
             for ino in writers[:_MOST_HELD]
         ]
         try:
@@ -151,31 +156,40 @@ class Kernel:
                 and time.monotonic() < deadline
             ):
                 time.sleep(0.0002)
-            yield
-            self._settled = set(self._loop.held)
+            yield changed
+            self._settled = self._loop.held & changed
             for ino in self._settled:
                 _notify(pyfuse3.invalidate_inode, ino)
         finally:
-            right = self._loop.call(lambda: self._right_ones(self._loop.held))
+            right = self._loop.call(lambda: self._right_ones(self._loop.held & changed))
             self._loop.call(self._loop.end_hold)
+            # Writers that were waiting go on with the old size until this is done. What they wrote
+            # beyond the new one is cut off before a close of a holder would write it back.
+            if right:
+                self._correct_all(root, right)
+            over.set()
             for thread in threads:
                 thread.join()
-            # Writers that were waiting go on with the old size until this is done.
-            self._correct_all(root, right)
             os.close(root)
 
-    def _hold(self, root: int, ino: int) -> None:
+    def _hold(self, root: int, ino: int, over: threading.Event) -> None:
         """The thread that holds one inode."""
-        holders, me = self._loop.operations.holders, threading.get_native_id()
-        holders.add(me)
+        operations, me = self._loop.operations, threading.get_native_id()
+        operations.ghosts.add(me)
+        operations.holders.add(me)
         try:
             with _hidden_name(root, ino) as name:
-                mode = os.stat(name, dir_fd=root, follow_symlinks=False).st_mode
-                os.chmod(name, stat.S_IMODE(mode), dir_fd=root)
+                fd = _open_hidden(root, name)
+                try:
+                    os.fsync(fd)
+                    over.wait()
+                finally:
+                    os.close(fd)
         except OSError as error:
-            log.info("inode %d is not held during the restore: %s", ino, error)
+            log.info("inode %d is not held: %s", ino, error)
         finally:
-            holders.discard(me)
+            operations.holders.discard(me)
+            operations.ghosts.discard(me)
 
     @contextlib.contextmanager
     def stranding(self) -> Iterator[None]:

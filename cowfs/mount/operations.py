@@ -37,6 +37,8 @@ VIEW_SHIFT = 48
 INO_MASK = (1 << VIEW_SHIFT) - 1
 GHOST_PREFIX = b".cowfs-inode-"
 """Below the root, with an inode number behind it: a name that only ghosts can look up."""
+_HOLDS = 1 << 62
+"""Bit of the handles of holders."""
 _XATTR_CLASSES = (b"user.", b"trusted.", b"security.")
 """Other classes are refused; above all POSIX ACLs, which nobody would enforce here (programs then
 use chmod(2)). Those of base files are kept in the store and hidden."""
@@ -92,7 +94,7 @@ class Operations:
 
     ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
     what the kernel keeps of an inode (mount/kernel.py).
-    holders: thread ids whose chmod(2) is answered when a restore is done; the kernel lets nobody
+    holders: ghosts whose fsync(2) is answered when an operation is done; the kernel lets nobody
     write to the inode meanwhile.
     opened: inodes of which ghosts are shown a mode that lets the owner read and write, since a
     daemon without privileges is checked by the kernel like anybody.
@@ -193,7 +195,7 @@ class Operations:
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.ghosts or ctx.pid in self.holders:
+        if ctx.pid in self.ghosts:
             if parent == ROOT_INO and name.startswith(GHOST_PREFIX):
                 return self._ghost_entry(name)
             if (parent, name) in self.appearing:
@@ -308,31 +310,13 @@ class Operations:
         inode = self._view.inode(ino)
         return inode.attr or self._attributes(inode)
 
-    async def setattr(
+    @handler
+    def setattr(
         self,
         ino: int,
         attr: pyfuse3.EntryAttributes,
         fields: pyfuse3.SetattrFields,
         fh: int | None,
-        ctx: pyfuse3.RequestContext,
-    ) -> Any:
-        """chmod(2), chown(2), truncate(2), utimensat(2), and the times of written files."""
-        if ctx.pid in self.holders and fields.update_mode:
-            await self._waiter.hold(ino)
-            return self._attributes(self._view.inode(ino))
-        try:
-            return self._set_attributes(ino, attr, fields, ctx)
-        except PosixError as error:
-            raise pyfuse3.FUSEError(error.errno) from None
-        except Exception:
-            log.exception("setattr failed")
-            raise pyfuse3.FUSEError(errno.EIO) from None
-
-    def _set_attributes(
-        self,
-        ino: int,
-        attr: pyfuse3.EntryAttributes,
-        fields: pyfuse3.SetattrFields,
         ctx: pyfuse3.RequestContext,
     ) -> Any:
         inode = self._view.inode(ino)
@@ -414,7 +398,10 @@ class Operations:
             data.open_file(self._view, inode)
         if flags & os.O_TRUNC and ctx.pid not in self.ghosts:
             self._truncate_by_open(inode, ctx.uid)
-        return self._open(inode, flags)
+        info = self._open(inode, flags)
+        if ctx.pid in self.holders:
+            info.fh |= _HOLDS
+        return info
 
     def _truncate_by_open(self, inode: Inode, uid: int) -> None:
         """O_TRUNC is done here, not by `setattr`, so privileges go here too (inode(7))."""
@@ -461,7 +448,7 @@ class Operations:
 
     @handler
     def release(self, fh: int) -> None:
-        inode = self._view.inodes[fh >> 1]
+        inode = self._view.inodes[(fh & ~_HOLDS) >> 1]
         inode.handles -= 1
         if fh & 1:
             left = self._writers[inode.ino] - 1
@@ -476,7 +463,10 @@ class Operations:
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Contract 4: data, and the names that lead to it, are on stable storage."""
-        await self._sync()
+        if fh & _HOLDS:
+            await self._waiter.hold((fh & ~_HOLDS) >> 1)
+        else:
+            await self._sync()
 
     async def fsyncdir(self, fh: int, datasync: bool) -> None:
         await self._sync()

@@ -254,7 +254,7 @@ class Executor:
             elif stat.S_ISDIR(record.mode):
                 os.mkdir(last, 0o700, dir_fd=fd)
             elif self._make(path, ino, record):
-                os.rename(_staged_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
+                os.rename(_new_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
 
     def _replaceable(self, st: os.stat_result, name: Name) -> bool:
         """Whether what lies there is the old file, whose content is in the store."""
@@ -278,14 +278,7 @@ class Executor:
         def move() -> os.stat_result:
             source = staged
             if more and not stat.S_ISDIR(st.st_mode):
-                source = staged + b".link"
-                os.link(
-                    staged,
-                    source,
-                    src_dir_fd=self._staging,
-                    dst_dir_fd=self._staging,
-                    follow_symlinks=False,
-                )
+                source = self._link_again(staged)
             os.rename(source, last, src_dir_fd=self._staging, dst_dir_fd=fd)
             return os.stat(last, dir_fd=fd, follow_symlinks=False)
 
@@ -316,7 +309,7 @@ class Executor:
         return (
             known is not None
             and known.content == record.content
-            and record.base_size == record.size
+            and record.base_size == record.size == known.size
             and same_file(st, recorded_fingerprint(known))
             and not any(True for _ in self._after.extents(record.content))
         )
@@ -361,7 +354,9 @@ class Executor:
 
     def _make(self, path: bytes, ino: int, record: records.InodeRecord) -> bool:
         """Make a file, link or special file in the staging directory; False when refused."""
-        mode, staged = record.mode, _staged_name(ino)
+        mode, staged = record.mode, _new_name(ino)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(staged, dir_fd=self._staging)  # of an interrupted run, maybe incomplete
         twin = self._twin(path, ino, record)
         if twin is not None:
             with self._parent(twin) as (fd, name):
@@ -394,9 +389,8 @@ class Executor:
 
     def _write_new(self, ino: int, record: records.InodeRecord) -> None:
         """A file in the staging directory with the content it shall have."""
-        name = _staged_name(ino)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(name, flags, 0o600, dir_fd=self._staging)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        fd = os.open(_new_name(ino), flags, 0o600, dir_fd=self._staging)
         try:
             for offset, piece in self._content(record):
                 os.pwrite(fd, piece, offset)
@@ -428,15 +422,14 @@ class Executor:
                 ):
                     self._move_aside(path)
             if not written:
-                self._write_new(ino, record)
+                self._make(path, ino, record)
                 written = True
             with self._parent(path) as (fd, name):
-                copy = _staged_name(ino) + b".link"
-                os.link(_staged_name(ino), copy, src_dir_fd=self._staging, dst_dir_fd=self._staging)
+                copy = self._link_again(_new_name(ino))
                 os.rename(copy, name, src_dir_fd=self._staging, dst_dir_fd=fd)
             self._plan.directories.add(parent)  # the rename changed its times
         if written:
-            os.unlink(_staged_name(ino), dir_fd=self._staging)
+            os.unlink(_new_name(ino), dir_fd=self._staging)
 
     # -- attributes ---------------------------------------------------------------------------
 
@@ -501,9 +494,17 @@ class Executor:
             os.mkdir(STAGING, 0o700, dir_fd=self._base.fd)
         return self._base.open_directory(STAGING)
 
+    def _link_again(self, staged: bytes) -> bytes:
+        """Another link of a staged thing, to be renamed into place; returns its name."""
+        copy, directory = staged + b".link", self._staging
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(copy, dir_fd=directory)  # of an interrupted run
+        os.link(staged, copy, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        return copy
+
     def _close_staging(self) -> None:
         for name in os.listdir(self._staging):
-            number = name.removesuffix(".link")
+            number = name.removesuffix(".link").removesuffix(".new")
             st = os.stat(name, dir_fd=self._staging, follow_symlinks=False)
             if number.isdigit() and not stat.S_ISDIR(st.st_mode):
                 os.unlink(name, dir_fd=self._staging)  # a link, or an interrupted run's copy
@@ -544,7 +545,13 @@ def staging_place(ino: int) -> Name:
 
 
 def _staged_name(ino: int) -> bytes:
+    """Of a thing that waits in the staging directory for its new place."""
     return b"%d" % ino
+
+
+def _new_name(ino: int) -> bytes:
+    """Of a file that is being made."""
+    return b"%d.new" % ino
 
 
 def _exists(fd: int, name: bytes) -> bool:

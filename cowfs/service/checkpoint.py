@@ -42,7 +42,8 @@ def checkpoint(
                 raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
         return history.seal(engine.volume, author, kind=kind, message=message, label=label)
 
-    sealed = engine.call(seal)
+    with engine.holding():
+        sealed = engine.call(seal)
     engine.volume.writer.wait(sealed.group)
     engine.call(engine.volume.reap)
     return sealed.checkpoint

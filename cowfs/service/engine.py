@@ -22,7 +22,7 @@ class Engine(Protocol):
 
     call: run a function in the thread that owns the volume. flush: bring what the kernel holds
     back into the volume. audience: who watches what a restore changes. holding: keep writers off
-    the files that a restore changes. stranding, invalidate: what a restore tells the kernel.
+    files that are open for writing. stranding, invalidate: what a restore tells the kernel.
     """
 
     volume: Volume
@@ -30,7 +30,7 @@ class Engine(Protocol):
     def call(self, fn: Callable[[], T]) -> T: ...
     def flush(self) -> None: ...
     def audience(self) -> Audience: ...
-    def holding(self, changing: set[int]) -> AbstractContextManager[None]: ...
+    def holding(self, among: set[int] | None = None) -> AbstractContextManager[set[int]]: ...
     def stranding(self) -> AbstractContextManager[None]: ...
     def invalidate(self, invalidation: Invalidation) -> None: ...
 
@@ -50,8 +50,8 @@ class LocalEngine:
     def audience(self) -> Audience:
         return NOBODY
 
-    def holding(self, changing: set[int]) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    def holding(self, among: set[int] | None = None) -> AbstractContextManager[set[int]]:
+        return contextlib.nullcontext(set())
 
     def stranding(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext()

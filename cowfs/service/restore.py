@@ -63,12 +63,13 @@ def restore(
     audience = engine.audience()
     changing = _changing(engine, target)
     with engine.stranding():
-        with engine.holding(changing):
+        with engine.holding(changing) as changed:
             swapped = engine.call(
                 lambda: partial.restore_paths(
                     volume, author, target, stacks, paths or [b""], exclude or [], audience
                 )
             )
+            changed.update(swapped.invalidation.files)
         engine.invalidate(swapped.invalidation)
     return _result("restore", target, swapped, started)
 
@@ -109,12 +110,13 @@ def _swap(
     audience = engine.audience()
     changing = _changing(engine, target)
     with engine.stranding():
-        with engine.holding(changing):
+        with engine.holding(changing) as changed:
             swapped = engine.call(
                 lambda: history.swap(
                     engine.volume, author, target, stacks, operation=operation, audience=audience
                 )
             )
+            changed.update(swapped.invalidation.files)
         engine.invalidate(swapped.invalidation)
     return _result(operation, target, swapped, started)
 
