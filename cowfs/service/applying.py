@@ -16,7 +16,7 @@ from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
 from cowfs.tree.changes import differing, same_content
 from cowfs.types import BLOCK_SIZE
-from cowfs.volume.base import STAGING, Base, BaseEntry, read_xattrs, same_file
+from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, read_xattrs, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
 Name = tuple[int, bytes]
@@ -342,13 +342,12 @@ class Executor:
         """Another name of a file that is in place already."""
         if record.nlink < 2:
             return None
-        for name in self._after.links(ino):
-            above = self._after.directory_path(name[0])
-            if above is None:
-                continue
-            other = above + b"/" + name[1] if above else name[1]
+        ours = self._fingerprints(ino) if ino in self._plan.rewritten else set()
+        for other, name in self._places(ino):
             st = self._lstat(other) if other != path else None
-            if st is not None and self._is_right(other, name, st, ino, record):
+            if st is not None and (
+                fingerprint(st)[:4] in ours or self._is_right(other, name, st, ino, record)
+            ):
                 return other
         return None
 
@@ -399,37 +398,58 @@ class Executor:
             os.close(fd)
 
     def _rewrite(self, ino: int) -> None:
-        """Replace a file's content atomically under all its names."""
+        """Replace a file's content atomically under all its names, which stay one file."""
         record = self._after.inode(ino)
         assert record is not None
-        written = False
-        for parent, last in self._after.links(ino):
-            above = self._after.directory_path(parent)
-            if above is None:
-                continue
-            path = self.current = above + b"/" + last if above else last
-            st, known = self._lstat(path), self._known((parent, last))
-            if st is not None:
-                if stat.S_ISREG(st.st_mode) and (
-                    self._is_its_base((parent, last), st, record)
-                    or self._same_bytes(path, st, record)
-                ):
-                    continue
-                moved = ino in self._plan.moved and (parent, last) in self._plan.new_names
-                ours = known is not None and known.ino == ino
-                if not moved and not (
-                    known and ours and same_file(st, recorded_fingerprint(known))
-                ):
-                    self._move_aside(path)
-            if not written:
-                self._make(path, ino, record)
-                written = True
-            with self._parent(path) as (fd, name):
-                copy = self._link_again(_new_name(ino))
-                os.rename(copy, name, src_dir_fd=self._staging, dst_dir_fd=fd)
-            self._plan.directories.add(parent)  # the rename changed its times
-        if written:
-            os.unlink(_new_name(ino), dir_fd=self._staging)
+        places = self._places(ino)
+        stats = [(path, name, self._lstat(path)) for path, name in places]
+        if self._is_one_right_file(stats, record):
+            return
+        ours = self._fingerprints(ino)
+        self._write_new(ino, record)
+        for path, name, st in stats:
+            self.current = path
+            if st is not None and not (
+                stat.S_ISREG(st.st_mode)
+                and (fingerprint(st)[:4] in ours or self._same_bytes(path, st, record))
+            ):
+                self._move_aside(path)
+            with self._parent(path) as (fd, last):
+                copy = _staged_name(ino) + b".link"
+                os.link(_staged_name(ino), copy, src_dir_fd=self._staging, dst_dir_fd=self._staging)
+                os.rename(copy, last, src_dir_fd=self._staging, dst_dir_fd=fd)
+            self._plan.directories.add(name[0])  # the rename changed its times
+        os.unlink(_staged_name(ino), dir_fd=self._staging)
+
+    def _places(self, ino: int) -> list[tuple[bytes, Name]]:
+        """(path, name) of every name of an inode in the new state."""
+        found = []
+        for name in self._after.links(ino):
+            above = self._after.directory_path(name[0])
+            if above is not None:
+                found.append((above + b"/" + name[1] if above else name[1], name))
+        return found
+
+    def _is_one_right_file(
+        self, stats: list[tuple[bytes, Name, os.stat_result | None]], record: records.InodeRecord
+    ) -> bool:
+        """Whether all names are there, are one file, and that has the right bytes."""
+        if not stats or len({(st.st_dev, st.st_ino) if st else None for _, _, st in stats}) != 1:
+            return False
+        path, name, st = stats[0]
+        return (
+            st is not None
+            and stat.S_ISREG(st.st_mode)
+            and (self._is_its_base(name, st, record) or self._same_bytes(path, st, record))
+        )
+
+    def _fingerprints(self, ino: int) -> set[tuple[int, ...]]:
+        """The base file of an inode as it was last seen, without ctime: what may be replaced."""
+        names = set(self._before.links(ino)) | {
+            n for n, i in self._plan.gone_names.items() if i == ino
+        }
+        known = (self._known(name) for name in names)
+        return {recorded_fingerprint(k)[:4] for k in known if k is not None and k.ino == ino}
 
     # -- attributes ---------------------------------------------------------------------------
 
