@@ -34,12 +34,13 @@ class Venv:
 
     def pip(self, *words: str | Path) -> str:
         """This environment's own pip, working on the one on the mount."""
-        words = ("--isolated", "--disable-pip-version-check", "--python", self.python, *words)
-        return run([sys.executable, "-m", "pip", *words], self.packages, self.env)
+        pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
+        return run([*pip, "--python", self.python, *words], self.packages, self.env)
 
     def install(self, *names: str) -> str:
-        found = ["--no-index", "--find-links", self.packages, "--root-user-action=ignore"]
-        return self.pip("install", "--no-cache-dir", *found, *names)
+        found = f"--find-links={self.packages}"
+        options = ["--no-cache-dir", "--no-index", found, "--root-user-action=ignore"]
+        return self.pip("install", *options, *names)
 
     def listed(self) -> set[str]:
         return {row["name"].lower() for row in json.loads(self.pip("list", "--format=json"))}
@@ -197,18 +198,8 @@ def test_npm_install_of_npm(
     if not (source / "node_modules" / "semver").is_dir():
         pytest.skip("this npm does not bring its dependencies itself")
     tarball = plain / "npm.tgz"
-    words = [
-        "tar",
-        "-C",
-        source,
-        "--transform=s,^[.],package,",
-        "-I",
-        "gzip -1",
-        "-cf",
-        tarball,
-        ".",
-    ]
-    run(words, plain, env)
+    packing = ["tar", "--transform=s,^[.],package,", "-I", "gzip -1", "-C", os.fspath(source)]
+    run([*packing, "-cf", tarball, "."], plain, env)
     project = workspace.mountpoint / "project"
     project.mkdir()
     (project / "package.json").write_text('{"name": "project", "version": "1.0.0"}')

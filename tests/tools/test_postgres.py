@@ -97,7 +97,7 @@ class Cluster:
         return self.tool("psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text).strip()
 
     def examine(self) -> int:
-        """pgbench's books balance, every page and index is sound; the greatest number in `acked`."""
+        """The books of pgbench balance, every index is sound; the greatest number in `acked`."""
         sums = self.sql(
             "SELECT (SELECT sum(abalance) FROM pgbench_accounts),"
             " (SELECT sum(tbalance) FROM pgbench_tellers),"

@@ -46,7 +46,7 @@ def _watch(top: Path, env: dict[str, str]) -> list[str]:
                 break
         _ordinary_changes(top)
         (top / "the end").touch()
-        events = []
+        events: list[str] = []
         for line in process.stdout:
             event = os.fsdecode(line.rstrip(b"\n"))
             if "the end" in event:
