@@ -30,7 +30,7 @@ class Plan:
 
     gone_names, new_names: name to inode. touched: inodes whose attributes or content may differ.
     rewritten: files with other content under a name that stays or moves. created, deleted, moved:
-    inodes. directories: those of the new state whose entries change.
+    inodes; removed_directories: those of the deleted. directories: those of the new state whose entries change.
     """
 
     gone_names: dict[Name, int] = field(default_factory=dict)
@@ -39,6 +39,7 @@ class Plan:
     rewritten: set[int] = field(default_factory=set)
     created: set[int] = field(default_factory=set)
     deleted: set[int] = field(default_factory=set)
+    removed_directories: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)
     directories: set[int] = field(default_factory=set)
     contents_to_seal: list[int] = field(default_factory=list)
@@ -64,6 +65,8 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
         old_record, new_record = before.inode(ino), after.inode(ino)
         if new_record is None:
             plan.deleted.add(ino)
+            if old_record is not None and stat.S_ISDIR(old_record.mode):
+                plan.removed_directories.add(ino)
         elif old_record is None:
             plan.created.add(ino)
             plan.touched.add(ino)
@@ -354,8 +357,7 @@ class Executor:
     def _make(self, path: bytes, ino: int, record: records.InodeRecord) -> bool:
         """Make a file, link or special file in the staging directory; False when refused."""
         mode, staged = record.mode, _new_name(ino)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staged, dir_fd=self._staging)  # of an interrupted run, maybe incomplete
+        self._forget_new(ino)
         twin = self._twin(path, ino, record)
         if twin is not None:
             with self._parent(twin) as (fd, name):
@@ -386,6 +388,11 @@ class Executor:
             if digest:
                 yield offset, self._after.block(digest)[: min(counts, record.size - offset)]
 
+    def _forget_new(self, ino: int) -> None:
+        """Remove what an interrupted run was making: it may be incomplete."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_new_name(ino), dir_fd=self._staging)
+
     def _write_new(self, ino: int, record: records.InodeRecord) -> None:
         """A file in the staging directory with the content it shall have."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -406,6 +413,7 @@ class Executor:
         if self._is_one_right_file(stats, record):
             return
         ours = self._fingerprints(ino)
+        self._forget_new(ino)
         self._write_new(ino, record)
         for path, name, st in stats:
             self.current = path
@@ -415,11 +423,10 @@ class Executor:
             ):
                 self._move_aside(path)
             with self._parent(path) as (fd, last):
-                copy = _staged_name(ino) + b".link"
-                os.link(_staged_name(ino), copy, src_dir_fd=self._staging, dst_dir_fd=self._staging)
+                copy = self._link_again(_new_name(ino))
                 os.rename(copy, last, src_dir_fd=self._staging, dst_dir_fd=fd)
             self._plan.directories.add(name[0])  # the rename changed its times
-        os.unlink(_staged_name(ino), dir_fd=self._staging)
+        os.unlink(_new_name(ino), dir_fd=self._staging)
 
     def _places(self, ino: int) -> list[tuple[bytes, Name]]:
         """(path, name) of every name of an inode in the new state."""
