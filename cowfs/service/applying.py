@@ -30,7 +30,8 @@ class Plan:
 
     gone_names, new_names: name to inode. touched: inodes whose attributes or content may differ.
     rewritten: files with other content under a name that stays or moves. created, deleted, moved:
-    inodes; removed_directories: those of the deleted. directories: those of the new state whose entries change.
+    inodes; removed_directories: those of the deleted. directories: those of the new state whose
+    entries change.
     """
 
     gone_names: dict[Name, int] = field(default_factory=dict)
@@ -299,6 +300,8 @@ class Executor:
             with self._parent(path) as (fd, last):
                 return os.readlink(last, dir_fd=fd) == record.target
         if stat.S_ISREG(st.st_mode):
+            if ino in self._plan.rewritten and fingerprint(st)[:4] in self._fingerprints(ino):
+                return True  # the old file, which is still to be rewritten
             known = self._known(name)
             if known is not None and known.ino == ino and ino not in self._plan.rewritten:
                 return same_file(st, recorded_fingerprint(known))
@@ -345,12 +348,9 @@ class Executor:
         """Another name of a file that is in place already."""
         if record.nlink < 2:
             return None
-        ours = self._fingerprints(ino) if ino in self._plan.rewritten else set()
         for other, name in self._places(ino):
             st = self._lstat(other) if other != path else None
-            if st is not None and (
-                fingerprint(st)[:4] in ours or self._is_right(other, name, st, ino, record)
-            ):
+            if st is not None and self._is_right(other, name, st, ino, record):
                 return other
         return None
 
