@@ -26,7 +26,7 @@ from tests.fuzz.steps import Chooser
 from tests.fuzz.twin import Record, Twin
 from tests.support.mounting import Mounted, mounted
 
-_REFRESH = 10
+_REFRESH = 4
 """After so many steps the chooser is told what paths there are."""
 _SHOWN = 200
 _LOOKING = frozenset(
@@ -394,19 +394,25 @@ def _run(steps: Callable[[MountMachine], Iterator[Step]], parent: Path | None) -
 
 
 def run(
-    seed: int, steps: int, *, parent: Path | None = None, progress: Callable[[int], None]
+    seed: int,
+    steps: int,
+    *,
+    apply: bool = False,
+    parent: Path | None = None,
+    progress: Callable[[int], None],
 ) -> Failure | None:
     """A run of `steps` random steps.
 
+    apply: whether remounts may write the head into the base before.
     parent: a directory of an ordinary file system for all of it. progress is called with the number
     of each step.
     """
-    chooser = Chooser(random.Random(seed), privileged=os.geteuid() == 0)
+    chooser = Chooser(random.Random(seed), privileged=os.geteuid() == 0, apply=apply)
 
     def choose(machine: MountMachine) -> Iterator[Step]:
         for number in range(steps):
             if number % _REFRESH == 0:
-                chooser.paths = machine.twin.paths()
+                chooser.see(machine.twin)
             progress(number)
             yield chooser.step()
 

@@ -13,7 +13,7 @@ import mmap
 import os
 import random
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.mount.calls import renameat2
@@ -329,7 +329,7 @@ class Side:
         """Every path ("" is the top) without the content of files."""
         out: dict[str, Facts] = {}
         groups: dict[int, str] = {}
-        for path in self.paths():
+        for path in self.kinds():
             full = self.at(path)
             status = os.lstat(full)
             link = stat.S_ISLNK(status.st_mode)
@@ -360,26 +360,26 @@ class Side:
             out[path] = (*facts[:6], facts.target, facts.xattrs, *times, status.st_ino)
         return out
 
-    def paths(self) -> list[str]:
-        """Every path, sorted; "" is the top."""
-        return sorted(self._walk())
-
-    def _walk(self) -> Iterator[str]:
+    def kinds(self) -> dict[str, int]:
+        """Every path, sorted, with its type (stat.S_IFMT); "" is the top."""
+        out: dict[str, int] = {"": stat.S_IFDIR}
         pending = [""]
         while pending:
             path = pending.pop()
-            yield path
             with os.scandir(self.at(path)) as entries:
                 for entry in entries:
                     below = f"{path}/{entry.name}" if path else entry.name
-                    if entry.is_dir(follow_symlinks=False):
+                    out[below] = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+                    if out[below] == stat.S_IFDIR:
                         pending.append(below)
-                    else:
-                        yield below
+        return dict(sorted(out.items()))
 
 
 def _status(status: os.stat_result) -> tuple[int, int, int, int, int, int, int]:
-    """mode, nlink, uid, gid, rdev, size, set mtime: what does not depend on the file system."""
+    """mode, nlink, uid, gid, rdev, size, set mtime: what does not depend on the file system.
+
+    The mtime of a removed directory: what it had in it when it went is not comparable.
+    """
     directory = stat.S_ISDIR(status.st_mode)
     return (
         status.st_mode,
@@ -388,7 +388,7 @@ def _status(status: os.stat_result) -> tuple[int, int, int, int, int, int, int]:
         status.st_gid,
         status.st_rdev,
         0 if directory else status.st_size,
-        set_time(status.st_mtime_ns),
+        set_time(status.st_mtime_ns) if status.st_nlink or not directory else 0,
     )
 
 

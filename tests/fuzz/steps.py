@@ -7,7 +7,7 @@ import random
 import stat
 
 from cowfs.types import BLOCK_SIZE
-from tests.fuzz.side import SET_TIMES, Step
+from tests.fuzz.side import SET_TIMES, Side, Step
 from tests.mount.calls import EXCHANGE, NOREPLACE
 
 _PAGE = 4096
@@ -37,16 +37,33 @@ _XATTRS = ("user.a", "user.b", "user." + "x" * 200, "trusted.a", "security.a", "
 
 
 class Chooser:
-    """Chooses steps. `paths` is what the tree has, for the caller to keep up to date.
+    """Chooses steps, most of which should succeed. `see` tells it what there is.
 
-    privileged: whether to change owners, and to take away one's own permissions.
+    privileged: whether to change owners, and to take away one's own permissions. apply: whether
+    the head is written into the base now and then, which makes the base another one.
     """
 
-    def __init__(self, rng: random.Random, *, privileged: bool) -> None:
+    def __init__(self, rng: random.Random, *, privileged: bool, apply: bool) -> None:
         self.rng = rng
-        self.paths: list[str] = [""]
+        self._paths: list[str] = []
+        self._directories: list[str] = [""]
+        self._files: list[str] = []
+        self._handles: list[int] = []
+        self._maps: list[int] = []
         self._privileged = privileged
-        self._weights = [weight for _, weight in _CALLS]
+        self._remounts = ("clean", "kill", "apply", "apply") if apply else ("clean", "kill")
+        self._weights = [
+            weight * (4 if apply and call is Chooser._remount else 1) for call, weight in _CALLS
+        ]
+
+    def see(self, side: Side) -> None:
+        """Look at a tree and at what is open on it."""
+        kinds = side.kinds()
+        self._paths = [path for path in kinds if path]
+        self._directories = [path for path, kind in kinds.items() if kind == stat.S_IFDIR]
+        self._files = [path for path, kind in kinds.items() if kind == stat.S_IFREG]
+        self._handles = sorted(side.handles)
+        self._maps = sorted(side.maps)
 
     def step(self) -> Step:
         """The next call."""
@@ -56,29 +73,50 @@ class Chooser:
 
     # -- arguments ------------------------------------------------------------------------------
 
-    def _path(self, *, top: bool = True) -> str:
-        """A path that was there a moment ago; the same few ones often."""
-        rng, paths = self.rng, self.paths
-        if not top and len(paths) == 1:
-            return rng.choice(_NAMES)
-        first = 0 if top and rng.random() < 0.2 else 1
-        if len(paths) == 1:
-            return ""
+    def _one_of(self, paths: list[str]) -> str:
+        """One of these, the first few often: what is interesting needs several calls on the same
+        thing. Sometimes any path."""
+        rng = self.rng
+        if not paths or rng.random() < 0.1:
+            paths = self._paths or [""]
         if rng.random() < 0.3:
-            return rng.choice(paths[first : first + 4])
-        return rng.choice(paths[first:])
+            paths = paths[:3]
+        return rng.choice(paths)
+
+    def _path(self) -> str:
+        """A path that was there a moment ago, seldom the top."""
+        return "" if self.rng.random() < 0.04 else self._one_of(self._paths)
+
+    def _file(self) -> str:
+        return self._one_of(self._files)
+
+    def _directory(self) -> str:
+        return self._one_of(self._directories)
+
+    def _name(self) -> str:
+        """A path, but not the top, which is nobody's to rename or remove."""
+        return self._one_of(self._paths) or self.rng.choice(_NAMES)
 
     def _new(self) -> str:
         """A path to make something at, mostly free."""
         rng = self.rng
-        above = rng.choice(self.paths) if rng.random() < 0.7 else ""
-        if above.count("/") >= _MAX_DEPTH - 1:
+        above = rng.choice(self._directories)
+        if above.count("/") >= _MAX_DEPTH - 1 or rng.random() < 0.2:
             above = ""
-        name = rng.choice(_NAMES)
-        return f"{above}/{name}" if above else name
+        if rng.random() < 0.05:
+            above = self._one_of(self._paths)
+        if len(self._paths) > _MAX_PATHS:
+            return self._name()
+        path = ""
+        for _ in range(3):
+            name = rng.choice(_NAMES)
+            path = f"{above}/{name}" if above else name
+            if path not in self._paths:
+                break
+        return path
 
     def _any(self) -> str:
-        return self._path(top=False) if self.rng.random() < 0.6 else self._new()
+        return self._name() if self.rng.random() < 0.5 else self._new()
 
     def _offset(self) -> int:
         rng = self.rng
@@ -100,8 +138,16 @@ class Chooser:
     def _seed(self) -> int:
         return self.rng.randrange(9)
 
-    def _handle(self) -> int:
+    def _slot(self) -> int:
+        """A number for a new handle."""
         return self.rng.randrange(_HANDLES)
+
+    def _handle(self) -> int:
+        """The number of an open one, if there is one."""
+        return self.rng.choice(self._handles or [0])
+
+    def _mapping(self) -> int:
+        return self.rng.choice(self._maps or [0])
 
     def _mode(self) -> int:
         return self.rng.choice(_MODES if self._privileged else _MODES[:4])
@@ -126,21 +172,22 @@ class Chooser:
     # -- calls ----------------------------------------------------------------------------------
 
     def _open(self) -> Step:
-        return ("open", self._handle(), self._any(), self._flags(), self._mode())
+        path = self._any() if self.rng.random() < 0.5 else self._file()
+        return ("open", self._slot(), path, self._flags(), self._mode())
 
     def _open_simply(self) -> Step:
-        return ("open", self._handle(), self._path(), os.O_RDWR | os.O_NONBLOCK, 0)
+        return ("open", self._slot(), self._file(), os.O_RDWR | os.O_NONBLOCK, 0)
 
     def _open_directory(self) -> Step:
         flags = os.O_RDONLY | os.O_DIRECTORY
-        return ("open", self._handle(), self._path(), flags, 0)
+        return ("open", self._slot(), self._directory(), flags, 0)
 
     def _openat(self) -> Step:
         name, mode = self.rng.choice(_NAMES), self._mode()
-        return ("openat", self._handle(), self._handle(), name, self._flags(), mode)
+        return ("openat", self._slot(), self._handle(), name, self._flags(), mode)
 
     def _dup(self) -> Step:
-        return ("dup", self._handle(), self._handle())
+        return ("dup", self._slot(), self._handle())
 
     def _close(self) -> Step:
         return ("close", self._handle())
@@ -199,46 +246,46 @@ class Chooser:
 
     def _direct(self) -> Step:
         page = self.rng.choice((0, 1, 15, 16, 17, 31, 32))
-        return ("direct", self._path(), page * _PAGE, self._seed())
+        return ("direct", self._file(), page * _PAGE, self._seed())
 
     def _map(self) -> Step:
         return ("map", self.rng.randrange(_MAPS), self._handle())
 
     def _unmap(self) -> Step:
-        return ("unmap", self.rng.randrange(_MAPS))
+        return ("unmap", self._mapping())
 
     def _map_read(self) -> Step:
-        return ("map_read", self.rng.randrange(_MAPS), self._offset(), self._size())
+        return ("map_read", self._mapping(), self._offset(), self._size())
 
     def _map_write(self) -> Step:
-        number, sync = self.rng.randrange(_MAPS), self._follow()
+        number, sync = self._mapping(), self._follow()
         return ("map_write", number, self._offset(), self._size(), self._seed(), sync)
 
     def _truncate(self) -> Step:
-        return ("truncate", self._path(), self._offset())
+        return ("truncate", self._file(), self._offset())
 
     def _rename(self) -> Step:
         flags = self.rng.choice((0, 0, 0, 0, NOREPLACE, EXCHANGE, EXCHANGE | NOREPLACE, 8))
-        return ("rename", self._path(top=False), self._any(), flags)
+        return ("rename", self._name(), self._any(), flags)
 
     def _link(self) -> Step:
-        return ("link", self._path(top=False), self._any())
+        return ("link", self._one_of(self._files) or "a", self._new())
 
     def _unlink(self) -> Step:
-        return ("unlink", self._any())
+        return ("unlink", self._file() or "a" if self.rng.random() < 0.5 else self._name())
 
     def _rmdir(self) -> Step:
-        return ("rmdir", self._any())
+        return ("rmdir", self._directory() or "a")
 
     def _mkdir(self) -> Step:
-        return ("mkdir", self._any(), self._mode())
+        return ("mkdir", self._new(), self._mode())
 
     def _mknod(self) -> Step:
         kind = self.rng.choice((stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFREG))
-        return ("mknod", self._any(), kind | self._mode())
+        return ("mknod", self._new(), kind | self._mode())
 
     def _symlink(self) -> Step:
-        return ("symlink", self.rng.choice(_TARGETS), self._any())
+        return ("symlink", self.rng.choice(_TARGETS), self._new())
 
     def _readlink(self) -> Step:
         return ("readlink", self._path())
@@ -270,7 +317,7 @@ class Chooser:
         return ("listxattr", self._path())
 
     def _list(self) -> Step:
-        return ("list", self._path())
+        return ("list", self._directory())
 
     def _stat(self) -> Step:
         return ("stat", self._any(), self._follow())
@@ -299,7 +346,7 @@ class Chooser:
         return (self.rng.choice(("undo", "undo", "redo")),)
 
     def _remount(self) -> Step:
-        return ("remount", self.rng.choice(("clean", "kill", "apply")))
+        return ("remount", self.rng.choice(self._remounts))
 
     def _drop_caches(self) -> Step:
         return ("drop_caches",)

@@ -33,4 +33,49 @@ TRACES: dict[str, list[Step]] = {
         ("restore", 0),
         ("mkdir", "a/b/e", 0o755),
     ],
+    # `apply` makes the new name a file of its own, of mode 0600 and without xattrs.
+    "apply-new-link-of-a-changed-file": [
+        ("link", "c", "d/e"),
+        ("truncate", "d/e", 4096),
+        ("remount", "apply"),
+    ],
+    # `apply` stops: the old content is not in the store.
+    "apply-link-over-a-removed-file": [
+        ("unlink", "c"),
+        ("rename", "a/b", "b", 0),
+        ("link", "b/a", "c"),
+        ("remount", "apply"),
+    ],
+}
+
+# What is still wrong. When one of these passes, move it up.
+OPEN: dict[str, list[Step]] = {
+    # After `apply` the old directory, which only history has, is taken for the one that has its
+    # place in the base now.
+    "restore-after-apply-took-a-place": [
+        ("unlink", "d/b"),
+        ("checkpoint", True),
+        ("rmdir", "d"),
+        ("rename", "a", "d", 0),
+        ("remount", "apply"),
+        ("restore", 0),
+    ],
+    "restore-after-apply-made-a-directory-anew": [
+        ("checkpoint", False),
+        ("unlink", "a/b/a"),
+        ("rmdir", "a/b/c"),
+        ("rmdir", "a/b"),
+        ("mkdir", "a/b", 0o755),
+        ("mkdir", "a/b/z", 0o755),
+        ("remount", "apply"),
+        ("checkpoint", False),
+        ("restore", 1),
+    ],
+    # `apply` links two symbolic links of the same target.
+    "apply-two-equal-symlinks": [
+        ("rename", "e", "a/c", 0),
+        ("rename", "a", "b", 0),
+        ("symlink", "a", "e"),
+        ("remount", "apply"),
+    ],
 }
