@@ -122,6 +122,11 @@ def umount(target: PathLike, *, lazy: bool = False) -> None:
     _check(_libc.umount2(os.fsencode(target), 2 if lazy else 0))
 
 
+def abort(mountpoint: PathLike) -> None:
+    """Break off the connection of a FUSE mount (umount2(2) with MNT_FORCE; needs root)."""
+    _libc.umount2(os.fsencode(mountpoint), 1)  # it may say that the mount is busy
+
+
 class Inotify:
     """An inotify(7) instance."""
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import cowfs
-from tests.mount.calls import ChildFailedError, in_child, mount_at, umount
+from tests.mount.calls import ChildFailedError, abort, in_child, mount_at, umount
 from tests.support import mounting
 from tests.support.checking import check_store
 from tests.support.mounting import Mounted
 
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
 _END_SECONDS = 30
+_DEATH_SECONDS = 20
 
 
 class Interpreter(NamedTuple):
@@ -131,9 +132,24 @@ def shared_mount(
         os.close(base_fd)
 
 
+def kill(mounted: Mounted) -> None:
+    """Kill the daemon as a crash does. Raises AssertionError when it cannot die.
+
+    A thread of its own that waits for an answer through the mount would keep the process, and with
+    it the mount, from ending: for good, if the connection were not broken off here.
+    """
+    mounted.process.kill()
+    try:
+        mounted.process.wait(_DEATH_SECONDS)
+    except subprocess.TimeoutExpired:
+        abort(mounted.mountpoint)
+        mounted.process.wait()
+        raise AssertionError("the killed daemon waited for its own mount") from None
+
+
 def killed_and_mounted_again(mounted: Mounted, mount: Callable[..., Mounted]) -> Mounted:
     """Kill the daemon, remove the dead mount as `cowfs mount` does, and mount again."""
-    mounted.kill()
+    kill(mounted)
     mounting.remove_mounts(mounted.mountpoint, leave=mounted.mounts_before)
     at = None if mounted.in_place else mounted.mountpoint
     return mount(mounted.base, mounted.store, at)

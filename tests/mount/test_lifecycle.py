@@ -15,7 +15,7 @@ import pytest
 
 from cowfs.client.rpc import RpcError
 from tests.mount.calls import child_process, opened, write_file
-from tests.mount.mounts import killed_and_mounted_again
+from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.mount.steps import expected, operations
 from tests.support.listing import difference, listing, portable
@@ -359,7 +359,7 @@ def test_a_dead_mount_answers_and_is_replaced(mount: MountFunction, base: Path) 
     write_file(base / "f", b"synced")
     fd = os.open(base / "f", os.O_RDWR)
     os.fsync(fd)
-    mounted.kill()
+    kill(mounted)
     with pytest.raises(OSError, match="not connected"):
         os.listdir(base)
     with contextlib.suppress(OSError):
@@ -386,7 +386,7 @@ def test_what_a_killed_daemon_leaves_is_the_state_of_one_moment(
     done = 0
     while done < steps:
         done += len(os.read(reading, 1))
-    mounted.kill()
+    kill(mounted)
     while piece := os.read(reading, 1 << 16):
         done += len(piece)
     os.close(reading)
