@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -325,12 +326,14 @@ class Executor:
             return False
         fd = self._base.open_file(path)
         try:
+            at = 0
             for offset, wanted in self._content(record):
-                if os.pread(fd, len(wanted), offset) != wanted:
+                if not _is_zero(fd, at, offset) or os.pread(fd, len(wanted), offset) != wanted:
                     return False
+                at = offset + len(wanted)
+            return _is_zero(fd, at, record.size)
         finally:
             os.close(fd)
-        return True
 
     def _move_aside(self, path: bytes) -> None:
         """Something that the workspace does not know lies where a name has to come: keep it."""
@@ -380,8 +383,12 @@ class Executor:
 
     def _content(self, record: records.InodeRecord) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of everything that is not a hole."""
-        for number in range((record.size + BLOCK_SIZE - 1) // BLOCK_SIZE):
+        below = (min(record.base_size, record.size) + BLOCK_SIZE - 1) // BLOCK_SIZE
+        above = (number for number, _ in self._after.extents(record.content, below))
+        for number in itertools.chain(range(below), above):
             offset = number * BLOCK_SIZE
+            if offset >= record.size:
+                return
             digest, counts = self._after.block_source(record.content, number, record.base_size)
             if digest is None:
                 raise OSError(errno.EIO, "its old content is not in the store")
@@ -564,6 +571,22 @@ class Executor:
                 entry = BaseEntry(name, st, b"", {})
                 found[(parent, name)] = base_record(entry, ino, content)
         return found
+
+
+def _is_zero(fd: int, start: int, end: int) -> bool:
+    """Whether a file has only zeros in [start, end); its holes are not read."""
+    while start < end:
+        try:
+            start = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return True
+        piece = os.pread(fd, max(0, min(BLOCK_SIZE, end - start)), start)
+        if piece.count(0) != len(piece):
+            return False
+        start += max(len(piece), 1)
+    return True
 
 
 def staging_place(ino: int) -> Name:

@@ -205,6 +205,39 @@ def test_an_outside_edit_is_saved_before_it_is_overwritten(open_rig: OpenRig, ba
     assert result.epoch
 
 
+def test_a_hole_where_the_base_has_bytes(open_rig: OpenRig, base: Path) -> None:
+    """The same size, the same bytes but for zeros."""
+    rig = open_rig()
+    rig.create(b"f", b"x" * 3 * B)
+    rig.create(b"g", b"x" * 3 * B)
+    check(rig, run(rig))
+    for name, size in ((b"f", B), (b"g", 2 * B)):
+        rig.truncate(name, size)
+        rig.truncate(name, 3 * B)
+    rig.write(b"f", b"x" * B, 2 * B)
+    check(rig, run(rig))
+
+
+def test_a_huge_sparse_file(open_rig: OpenRig, base: Path) -> None:
+    rig = open_rig()
+    rig.create(b"f", b"start")
+    rig.write(b"f", b"far", 3 << 40)
+    rig.truncate(b"f", 15 << 40)
+    try:
+        with (base / "probe").open("wb") as file:
+            file.truncate(15 << 40)
+        (base / "probe").unlink()
+    except OSError:
+        (base / "probe").unlink()
+        pytest.skip("the file system here has no files of that size")
+    assert run(rig).problems == []
+    assert run(rig).written == 0
+    with (base / "f").open("rb") as file:
+        assert os.fstat(file.fileno()).st_size == 15 << 40
+        assert os.pread(file.fileno(), 8, 0) == b"start\0\0\0"
+        assert os.pread(file.fileno(), 8, (3 << 40) - 2) == b"\0\0far\0\0\0"
+
+
 def test_nothing_outside_is_touched_by_way_of_a_link(open_rig: OpenRig, base: Path) -> None:
     outside = base.parent / "outside"
     outside.mkdir()
