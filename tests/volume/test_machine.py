@@ -459,7 +459,10 @@ class VolumeMachine(RuleBasedStateMachine):
     def _check_counts(self, counts: Counts) -> None:
         now = {node.number for node in self.model.reachable()}
         then = self.epoch.nodes.keys()
-        assert (counts.created, counts.deleted) == (len(now - then), len(then - now))
+        # A new file that was renamed over an old one counts as a modification of that.
+        saved = len(now - then) - counts.created
+        assert saved == len(then - now) - counts.deleted
+        assert 0 <= saved <= counts.modified
 
     @rule()
     def checkpoint(self) -> None:
@@ -569,7 +572,7 @@ def test_a_volume_behaves_as_posix_says(base: Path, fast_path: Path) -> None:
     if _EXAMPLES:
         phases += [Phase.shrink, Phase.explain]  # it may take minutes
     chosen = settings(
-        max_examples=_EXAMPLES or 600,
+        max_examples=_EXAMPLES or 400,
         phases=phases,
         stateful_step_count=_STEPS,
         derandomize=not _EXAMPLES,
