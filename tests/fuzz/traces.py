@@ -78,4 +78,16 @@ OPEN: dict[str, list[Step]] = {
         ("symlink", "a", "e"),
         ("remount", "apply"),
     ],
+    # The same in another order of names.
+    "apply-link-over-a-removed-file-from-a-later-name": [
+        ("unlink", "c"),
+        ("rename", "a/b", "z", 0),
+        ("link", "z/a", "c"),
+        ("remount", "apply"),
+    ],
+    "restore-after-apply-moved-a-directory-over-another": [
+        ("rename", "d", "a/b/c", 0),
+        ("remount", "apply"),
+        ("restore", 0),
+    ],
 }
