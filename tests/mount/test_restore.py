@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import select
@@ -1076,43 +1077,91 @@ def test_nothing_changes_after_a_restore(workspace: Mounted) -> None:
     assert_same(state_of(top), first, but_ctime_of=names)
 
 
-def test_a_writer_that_does_not_stop(workspace: Mounted) -> None:
-    """A line-by-line log writer across restores: what it writes during one is before or after it.
-
-    A page that was made dirty on top of the old state must not bring that state's bytes back.
-    """
-    top = workspace.mountpoint
-    path = top / "log"
-    write_file(path, b"")
-    with opened(path, os.O_WRONLY | os.O_APPEND) as fd:
-        os.write(fd, b"".join(b"first  %06d\n" % n for n in range(500)))
-    checkpoint = workspace.checkpoint()
-    right = path.read_bytes()
-    with opened(path, os.O_WRONLY | os.O_APPEND) as fd:
-        os.write(fd, b"".join(b"second %06d\n" % n for n in range(500)))
-        os.pwrite(fd, b"SECOND", 0)
+@contextlib.contextmanager
+def going_on(step: Callable[[int], None]) -> Iterator[None]:
+    """A process that calls step(0), step(1), ... until the end of the block."""
     stop_reading, stop = os.pipe()
     pid = os.fork()
     if pid == 0:
-        number = 0
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-        while not select.select([stop_reading], [], [], 0)[0]:
-            os.write(fd, b"loop   %06d\n" % number)
-            number += 1
-        os._exit(0)
+        status, number = 1, 0
+        try:
+            while not select.select([stop_reading], [], [], 0)[0]:
+                step(number)
+                number += 1
+            status = 0
+        finally:
+            os._exit(status)
     try:
-        for _ in range(15):
-            workspace.restore(checkpoint)
-            found = path.read_bytes()
-            assert found.startswith(right), _first_difference(found, right)
-            rest = found[len(right) :]
-            lines = rest.split(b"\n")
-            assert all(line.startswith(b"loop ") for line in lines[:-1]), lines[:3]
+        yield
     finally:
         os.write(stop, b"x")
-        os.waitpid(pid, 0)
+        _, status = os.waitpid(pid, 0)
         os.close(stop)
         os.close(stop_reading)
+    assert status == 0
+
+
+@pytest.mark.parametrize("files", [1, 40])
+def test_a_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
+    """Line-by-line log writers across restores: what one writes during a restore is before or
+    after it. A page that was made dirty on top of the old state must not bring its bytes back.
+    """
+    paths = [workspace.mountpoint / f"log{number}" for number in range(files)]
+    for path in paths:
+        write_file(path, b"".join(b"first  %06d\n" % n for n in range(500)))
+    checkpoint = workspace.checkpoint()
+    right = paths[0].read_bytes()
+    for path in paths:
+        with opened(path, os.O_WRONLY) as fd:
+            os.pwrite(fd, b"SECOND", 0)
+            os.pwrite(fd, b"".join(b"second %06d\n" % n for n in range(500)), len(right))
+    fds: list[int] = []
+
+    def write(number: int) -> None:
+        if not fds:
+            fds.extend(os.open(path, os.O_WRONLY | os.O_APPEND) for path in paths)
+        os.write(fds[number % files], b"loop   %06d\n" % number)
+
+    with going_on(write):
+        for _ in range(15):
+            workspace.restore(checkpoint)
+            for path in paths:
+                found = path.read_bytes()
+                assert found.startswith(right), _first_difference(found, right)
+                lines = found[len(right) :].split(b"\n")
+                assert all(line.startswith(b"loop ") for line in lines[:-1]), lines[:3]
+
+
+@pytest.mark.parametrize("files", [1, 40])
+def test_a_mapped_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
+    """The same by stores to a shared mapping: only the stored bytes may be after the restore."""
+    size = 4 * PAGE
+    paths = [workspace.mountpoint / f"f{number}" for number in range(files)]
+    for path in paths:
+        write_file(path, b"1" * size)
+    checkpoint = workspace.checkpoint()
+    for path in paths:
+        write_file(path, b"2" * size)
+    mappings: list[mmap.mmap] = []
+
+    def store(number: int) -> None:
+        if not mappings:
+            for path in paths:
+                with opened(path, os.O_RDWR) as fd:
+                    mappings.append(mmap.mmap(fd, size))
+        for page in range(4):
+            mappings[number % files][page * PAGE + 7] = number & 0xFF
+
+    with going_on(store):
+        for _ in range(15):
+            workspace.restore(checkpoint)
+            for path in paths:
+                found = bytearray(path.read_bytes())
+                assert len(found) == size
+                for page in range(4):
+                    found[page * PAGE + 7] = ord("1")
+                assert found == b"1" * size, _first_difference(bytes(found), b"1" * size)
+            undo(workspace)
 
 
 def _first_difference(found: bytes, right: bytes) -> str:
