@@ -226,6 +226,9 @@ def _finish(
                 importer.forget_base(parent, name)
         for ino in plan.moved:
             importer.forget_base(*staging_place(ino))
+        for ino in plan.removed_directories:
+            # A directory that a restore brings back is not compared with what lies there then.
+            importer.forget_origin(ino)
         for (parent, name), record in found.items():
             importer.set_base(parent, name, record)
             thing = record.ino if record.kind == records.kind_of(0o040000) else record.content
@@ -241,7 +244,7 @@ def _finish(
             branch.name, branch.head, branch.undo, branch.redo, epoch
         )
         volume.put_branch()
-        volume.extra.deletes.append(("meta", b"applying"))
+        volume.extra.delete("meta", b"applying")
 
     engine.call(finish)
     commit(engine)

@@ -450,12 +450,12 @@ class Executor:
         """Whether all names are there, are one file, and that has the right bytes."""
         if not stats or len({(st.st_dev, st.st_ino) if st else None for _, _, st in stats}) != 1:
             return False
-        path, name, st = stats[0]
-        return (
-            st is not None
-            and stat.S_ISREG(st.st_mode)
-            and (self._is_its_base(name, st, record) or self._same_bytes(path, st, record))
-        )
+        path, _, st = stats[0]
+        if st is None or not stat.S_ISREG(st.st_mode):
+            return False
+        if any(self._is_its_base(name, st, record) for _, name, _ in stats):
+            return True
+        return self._same_bytes(path, st, record)
 
     def _fingerprints(self, ino: int) -> set[tuple[int, ...]]:
         """The base file of an inode as it was last seen, without ctime: what may be replaced."""

@@ -70,6 +70,12 @@ class TransactionGroup:
             rows = self.puts[table] = []
         rows.append((key, value))
 
+    def delete(self, table: str, key: bytes) -> None:
+        """Take an unversioned record out. A later `put` of its key wins, an earlier one not."""
+        if rows := self.puts.get(table):
+            self.puts[table] = [row for row in rows if row[0] != key]
+        self.deletes.append((table, key))
+
     @property
     def empty(self) -> bool:
         return not (self.puts or self.removals or self.blocks or self.dropped or self.deletes)
@@ -208,6 +214,8 @@ class _Apply:
             own = {keys.extent_key(block[0], block[1], block[4]) for block in group.blocks}
             for content, epoch in group.dropped:
                 self._drop(content, epoch, own)
+        for table, key in group.deletes:
+            self.txn.delete(key, db=self.tables[table])
         for table, rows in group.puts.items():
             with self.txn.cursor(db=self.tables[table]) as cursor:
                 cursor.putmulti(rows)
@@ -220,8 +228,6 @@ class _Apply:
                 self._remove(table, cursors[table], prefix, change)
             for cursor in cursors.values():
                 cursor.close()
-        for table, key in group.deletes:
-            self.txn.delete(key, db=self.tables[table])
 
     def _remove(self, table: str, cursor: Cursor, prefix: bytes, change: bytes | None) -> None:
         """A thing is gone: leave a whiteout only where an ancestor epoch still shows it."""

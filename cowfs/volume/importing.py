@@ -17,6 +17,7 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -110,6 +111,7 @@ class Importer:
         self._fresh_base: dict[bytes, bytes] = {}
         self._hardlinks: dict[bytes, int] = {}
         self._at_zero: set[int] = set()
+        self._forgotten: set[int] = set()
         self._fresh_links: dict[int, Fingerprint] = {}
         self.directories = 0
         self.files = 0
@@ -117,8 +119,18 @@ class Importer:
 
     # -- where things lie -----------------------------------------------------------------------
 
+    def forget_origin(self, directory: int) -> None:
+        """A directory is not in the base any more."""
+        origin = self.origin(directory)
+        if origin is not None and origin.state == records.ORIGIN_DONE:
+            self._fresh.pop(directory, None)
+            self._forgotten.add(directory)
+            self._volume.extra.delete("origin", keys.pack_id(directory))
+
     def origin(self, thing: int) -> records.OriginRecord | None:
-        """Where a directory (by ino) or a content lies in the base; None when it never did."""
+        """Where a directory (by ino) or a content lies in the base; None when it does not."""
+        if thing in self._forgotten:
+            return None
         fresh = self._fresh.get(thing)
         if fresh is not None:
             return fresh
@@ -152,12 +164,13 @@ class Importer:
         """A name of the base is gone."""
         key = keys.base_key(parent, name)
         self._fresh_base.pop(key, None)
-        self._volume.extra.deletes.append(("base", key))
+        self._volume.extra.delete("base", key)
 
     def set_origin(self, thing: int, state: int, parent: int, name: bytes) -> None:
         """Write an origin record with the next group; readers see it at once."""
         record = records.OriginRecord(state, parent, name)
         self._fresh[thing] = record
+        self._forgotten.discard(thing)
         self._volume.extra.put("origin", keys.pack_id(thing), records.pack_origin(*record))
 
     # -- listing --------------------------------------------------------------------------------
@@ -303,12 +316,14 @@ class Importer:
             return None  # its other names were deleted from the workspace
 
     def _is_now(self, ino: int, entry: BaseEntry) -> bool:
-        """Whether an inode was made of this very file: inode numbers of the base are used again."""
+        """Whether an inode was made of this very file: inode numbers of the base are used again.
+        ctime is left out, since renaming or linking one name changes it for the others."""
         if ino in self._fresh_links:
-            return self._fresh_links[ino] == fingerprint(entry.st)
-        records_of = (self.base_entry(*link) for link in self._base_links(ino))
-        seen = fingerprint(entry.st)
-        return any(r.ino == ino and recorded_fingerprint(r) == seen for r in records_of if r)
+            return same_file(entry.st, self._fresh_links[ino])
+        known = (self.base_entry(*link) for link in self._base_links(ino))
+        return any(
+            r.ino == ino and same_file(entry.st, recorded_fingerprint(r)) for r in known if r
+        )
 
     def _base_links(self, ino: int) -> set[tuple[int, bytes]]:
         """The places (parent, name) where the base had an inode, as far as it is known."""
@@ -327,6 +342,7 @@ class Importer:
         self._fresh_base.clear()
         self._hardlinks.clear()
         self._at_zero.clear()
+        self._forgotten.clear()
         self._fresh_links.clear()
 
     def moved(
@@ -367,17 +383,21 @@ class Importer:
             key[8:]: records.unpack_base(value)
             for key, value in self._volume.reader.scan("base", keys.pack_id(inode.ino))
         }
+        # What was there first: a new name may be another link of it.
+        new = [entry for entry in listing if entry.name not in known]
         for entry in listing:
             record = known.pop(entry.name, None)
             if record is None:
-                self._adopt_new(view, inode, path, entry)
-            elif record.kind != records.kind_of(entry.st.st_mode):
+                continue
+            if record.kind != records.kind_of(entry.st.st_mode):
                 self._adopt_removal(view, inode, path, entry.name, record)
                 self._adopt_new(view, inode, path, entry)
             elif record.kind == _DIRECTORY:
                 self._adopt_mode(view, inode, entry, record)
             elif recorded_fingerprint(record) != fingerprint(entry.st):
                 self._adopt_change(view, inode, path, entry, record)
+        for entry in new:
+            self._adopt_new(view, inode, path, entry)
         for name, record in known.items():
             self.forget_base(inode.ino, name)
             self._adopt_removal(view, inode, path, name, record)
@@ -502,12 +522,13 @@ class Importer:
         (every change sets ctime), or as it was applied."""
         if self._as_applied(view, child):
             return True
-        if child.ctime != record.ctime and not any(
-            other is not None and (other.ino, other.ctime) == (child.ino, child.ctime)
-            for other in (self.base_entry(*link) for link in self._base_links(child.ino))
-        ):
-            return False
-        return not self.written(view, child, record)
+        others = (self.base_entry(*link) for link in self._base_links(child.ino))
+        return any(
+            known is not None
+            and (known.ino, known.ctime) == (child.ino, child.ctime)
+            and not self.written(view, child, known)
+            for known in itertools.chain([record], others)
+        )
 
     def _as_applied(self, view: View, child: Inode) -> bool:
         if child.dirty or child.pending:

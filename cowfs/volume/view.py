@@ -199,7 +199,7 @@ class View:
             self.dropped.append((inode.content, inode.orphan_epoch))
         if inode.ino in self.volume.orphans:
             self.volume.orphans.discard(inode.ino)
-            self.volume.extra.deletes.append(("orphan", keys.pack_id(inode.ino)))
+            self.volume.extra.delete("orphan", keys.pack_id(inode.ino))
 
     def discard_blocks(self, inode: Inode) -> None:
         """Forget changed blocks that need not be written any more."""

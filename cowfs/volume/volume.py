@@ -91,7 +91,7 @@ class Volume:
         for key, value in self.reader.scan("orphan"):
             content, epoch = keys.unpack_id(value), keys.unpack_id(value[8:])
             self._extra.dropped.append((content, epoch))
-            self._extra.deletes.append(("orphan", key))
+            self._extra.delete("orphan", key)
 
     def take_id(self) -> int:
         """The next inode number or content id."""
