@@ -9,6 +9,7 @@ import mmap
 import os
 import struct
 import subprocess
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -241,6 +242,14 @@ def write_file(path: PathLike, data: bytes, mode: int | None = None) -> None:
             view = view[os.write(fd, view) :]
         if mode is not None:
             os.fchmod(fd, mode)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for what another process does soon. Raises AssertionError when it does not."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.005)
 
 
 def read_file(path: PathLike) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cowfs.client.rpc import RpcError
-from tests.mount.calls import child_process, opened, write_file
+from tests.mount.calls import child_process, eventually, opened, write_file
 from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.mount.steps import expected, operations
@@ -50,8 +50,7 @@ def everything(directory: str | Path) -> list[str]:
 def wait_until_imported(mounted: Mounted) -> None:
     """Return when the background walk over the base is done."""
     with mounted.client() as client:
-        while not client.call("status")["import"]["complete"]:
-            pass
+        eventually(lambda: bool(client.call("status")["import"]["complete"]))
 
 
 # -- the beginning ------------------------------------------------------------------------------
@@ -128,10 +127,10 @@ def test_reading_stores_nothing(mount: MountFunction, base: Path) -> None:
 def test_the_kernel_may_forget_everything(mount: MountFunction, base: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("dropping the kernel's caches needs root")
-    for number in range(2000):
+    for number in range(1000):
         write_file(base / f"f{number}", b"%d" % number)
     mounted = mount(base)
-    for number in range(0, 2000, 2):
+    for number in range(0, 1000, 2):
         write_file(base / f"f{number}", b"changed %d" % number)
     right = state_of(base)
     held = os.open(base / "f7", os.O_RDONLY)
@@ -139,9 +138,8 @@ def test_the_kernel_may_forget_everything(mount: MountFunction, base: Path) -> N
     wait_until_imported(mounted)
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
-    with mounted.client() as client:
-        while client.call("status")["inodes_in_memory"] > 500:
-            pass  # the kernel's FORGETs come on their own
+    with mounted.client() as client:  # the kernel's FORGETs come on their own
+        eventually(lambda: bool(client.call("status")["inodes_in_memory"] < 300))
     assert os.pread(held, 10, 0) == b"7"
     assert_same(state_of(base), right)
     os.close(held)

@@ -24,6 +24,7 @@ from tests.mount.calls import (
     DirectoryStream,
     Inotify,
     errno_of,
+    eventually,
     linkat,
     opened,
     read_all,
@@ -421,13 +422,6 @@ def test_running_program_whose_file_changes(workspace: Mounted) -> None:
     assert os.stat(path).st_mtime_ns == SECOND
     assert path.read_bytes() == shorter
     assert changes(workspace) == (0, 0, 0)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does soon. Raises AssertionError when it does not."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
 
 
 def test_inotify_watch_holds_an_inode(workspace: Mounted) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from cowfs.client.rpc import RpcError
 from cowfs.service.verify import verify
-from tests.mount.calls import in_child
+from tests.mount.calls import eventually, in_child
 from tests.mount.history import looking
 from tests.mount.mounts import killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, state_of
@@ -135,8 +135,8 @@ def test_killed_in_the_middle_of_restores(mount: MountFunction, base: Path) -> N
         children.start(restores)
         with mounted.client() as client:
             before = client.call("status")["head_epoch"]
-            while client.call("status")["head_epoch"] < before + 5 + 3 * seed:
-                pass
+            after = before + 5 + 3 * seed
+            eventually(lambda after=after: client.call("status")["head_epoch"] >= after)  # type: ignore[misc]
         mounted = killed_and_mounted_again(mounted, mount)
         assert children.results() == []
         found = state_of(base)
