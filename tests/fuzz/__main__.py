@@ -19,7 +19,7 @@ from tests.fuzz import files, mount_machine
 from tests.support.mounting import fuse_missing
 
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
-_STEPS = {"mount": 800, "apply": 400, "file": 2000, "volume": 50}
+_STEPS = {"mount": 800, "watch": 400, "apply": 400, "file": 2000, "volume": 50}
 _EXAMPLES = 400
 _TURN = 100
 """Steps of a file's exerciser for each turn of several at once."""
@@ -27,6 +27,7 @@ _REDUCE_SECONDS = 180.0
 _EPILOG = """\
 kinds:
   mount   system calls on a mount and on an ordinary directory, compared
+  watch   the same under a watcher (inotify) of everything
   apply   the same with remounts that write the head into the base
   file    content of files, by one process, then by several at once
   volume  the volume without FUSE and a model, by Hypothesis
@@ -90,8 +91,8 @@ def _progress(total: int, word: str) -> Callable[[int], None]:
     return show
 
 
-def _mount(seed: int, steps: int, *, apply: bool = False) -> bool:
-    failure = mount_machine.run(seed, steps, apply=apply, progress=_progress(steps, "step"))
+def _mount(seed: int, steps: int, *, kind: str = "mount") -> bool:
+    failure = mount_machine.run(seed, steps, kind=kind, progress=_progress(steps, "step"))
     if failure is None:
         return True
     print(f"{failure}\nafter {len(failure.trace)} steps; leaving out what it does not need ...")
@@ -132,7 +133,8 @@ def _volume(seed: int, steps: int) -> bool:
 
 _ROUNDS: dict[str, Callable[[int, int], bool]] = {
     "mount": _mount,
-    "apply": functools.partial(_mount, apply=True),
+    "apply": functools.partial(_mount, kind="apply"),
+    "watch": functools.partial(_mount, kind="watch"),
     "file": _file,
     "volume": _volume,
 }

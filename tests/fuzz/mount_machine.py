@@ -24,11 +24,14 @@ from tests.fuzz.scratch import scratch
 from tests.fuzz.side import Facts, Side, Step, ranges, read_range
 from tests.fuzz.steps import Chooser
 from tests.fuzz.twin import Record, Twin
+from tests.mount.calls import Inotify
 from tests.support.mounting import Mounted, mounted
 
 _REFRESH = 4
 """After so many steps the chooser is told what paths there are."""
 _SHOWN = 200
+_ALL_EVENTS, _NO_FOLLOW = 0xFFF, 0x0200_0000
+"""inotify_add_watch(2): IN_ALL_EVENTS, IN_DONT_FOLLOW."""
 _LOOKING = frozenset(
     ("pread", "fstat", "flist", "map_read", "readlink", "getxattr", "listxattr", "list", "stat")
 ) | {"access"}
@@ -81,6 +84,8 @@ class MountMachine:
         self.held: set[int] = set()
         """Inodes that were open during a restore: their ctime is the kernel's until it forgets
         them (docs/conformance.md)."""
+        self.watched: set[int] = set()
+        self._inotify: Inotify | None = None
         self.mounted: Mounted
         self._life = contextlib.ExitStack()
         self.history = History([Moment("@~0", self.twin.record(), None)])
@@ -113,6 +118,7 @@ class MountMachine:
         self.mounted = self._life.enter_context(mounted(self._base))
 
     def _close_all(self) -> None:
+        self._unwatch()
         self.side.close_all()
         self.twin.close_all()
         self.dups.clear()
@@ -148,6 +154,23 @@ class MountMachine:
         if os.geteuid() == 0:
             self.side.do(("syncfs",))
             Path("/proc/sys/vm/drop_caches").write_text("3")
+
+    def on_watch(self, on: bool) -> None:
+        """Watch everything that is there now: the kernel holds it, and a restore tells of it."""
+        self._unwatch()
+        if not on:
+            return
+        self._inotify = Inotify()
+        for path in self.side.kinds():
+            full = self.side.at(path)
+            self._inotify.watch(full, _NO_FOLLOW | _ALL_EVENTS)
+            self.watched.add(os.lstat(full).st_ino)
+
+    def _unwatch(self) -> None:
+        self.watched.clear()
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
 
     def on_checkpoint(self, look: bool) -> None:
         shown = self._shown() if look else None
@@ -208,7 +231,7 @@ class MountMachine:
         """The mount shows `target`; have the twin show it, and compare."""
         self.history.moments.append(target)
         inos = {number: os.fstat(fd).st_ino for number, fd in self._descriptors()}
-        self.held.update(inos.values())
+        self.held |= {*inos.values(), *self.watched}
         shown = self._shown()
         named = {row[-1]: path for path, row in reversed(shown.items())}
         again = {number: named[ino] for number, ino in inos.items() if ino in named}
@@ -397,17 +420,17 @@ def run(
     seed: int,
     steps: int,
     *,
-    apply: bool = False,
+    kind: str = "mount",
     parent: Path | None = None,
     progress: Callable[[int], None],
 ) -> Failure | None:
     """A run of `steps` random steps.
 
-    apply: whether remounts may write the head into the base before.
+    kind: as of `Chooser`.
     parent: a directory of an ordinary file system for all of it. progress is called with the number
     of each step.
     """
-    chooser = Chooser(random.Random(seed), privileged=os.geteuid() == 0, apply=apply)
+    chooser = Chooser(random.Random(seed), kind, privileged=os.geteuid() == 0)
 
     def choose(machine: MountMachine) -> Iterator[Step]:
         for number in range(steps):

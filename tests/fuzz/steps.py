@@ -39,11 +39,12 @@ _XATTRS = ("user.a", "user.b", "user." + "x" * 200, "trusted.a", "security.a", "
 class Chooser:
     """Chooses steps, most of which should succeed. `see` tells it what there is.
 
-    privileged: whether to change owners, and to take away one's own permissions. apply: whether
-    the head is written into the base now and then, which makes the base another one.
+    kind: "mount"; "watch", where a watcher sees everything now and then; or "apply", where the head
+    is written into the base often, which makes the base another one. privileged: whether to change
+    owners, and to take away one's own permissions.
     """
 
-    def __init__(self, rng: random.Random, *, privileged: bool, apply: bool) -> None:
+    def __init__(self, rng: random.Random, kind: str = "mount", *, privileged: bool) -> None:
         self.rng = rng
         self._paths: list[str] = []
         self._directories: list[str] = [""]
@@ -51,9 +52,14 @@ class Chooser:
         self._handles: list[int] = []
         self._maps: list[int] = []
         self._privileged = privileged
-        self._remounts = ("clean", "kill", "apply", "apply") if apply else ("clean", "kill")
+        self._remounts = (
+            ("clean", "kill", "apply", "apply") if kind == "apply" else ("clean", "kill")
+        )
+        often = {"mount": {"watch": 0.0}, "watch": {}, "apply": {"watch": 0.0, "remount": 4.0}}[
+            kind
+        ]
         self._weights = [
-            weight * (4 if apply and call is Chooser._remount else 1) for call, weight in _CALLS
+            weight * often.get(call.__name__.removeprefix("_"), 1.0) for call, weight in _CALLS
         ]
 
     def see(self, side: Side) -> None:
@@ -348,6 +354,9 @@ class Chooser:
     def _remount(self) -> Step:
         return ("remount", self.rng.choice(self._remounts))
 
+    def _watch(self) -> Step:
+        return ("watch", self._follow())
+
     def _drop_caches(self) -> Step:
         return ("drop_caches",)
 
@@ -406,5 +415,6 @@ _CALLS = (
     (Chooser._restore, 12),
     (Chooser._undo, 8),
     (Chooser._remount, 3),
+    (Chooser._watch, 6),
     (Chooser._drop_caches, 1),
 )
