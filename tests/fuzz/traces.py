@@ -97,4 +97,10 @@ OPEN: dict[str, list[Step]] = {
         ("rename", "d", "x", 0),
         ("restore", 0),
     ],
+    # Two new names of a file of the base.
+    "apply-two-links": [
+        ("link", "a/a", "a/b/c/d"),
+        ("link", "d/b", "z"),
+        ("remount", "apply"),
+    ],
 }
