@@ -12,6 +12,7 @@ import subprocess
 from cowfs.client import places
 from cowfs.errors import UnmountFailedError
 
+_MNT_FORCE = 1
 _MNT_DETACH = 2
 
 
@@ -43,7 +44,7 @@ def _detach(mountpoint: str) -> None:
     """A lazy unmount: umount2(2) as root, else fusermount3(1)."""
     if os.geteuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.umount2(os.fsencode(mountpoint), _MNT_DETACH) != 0:
+        if libc.umount2(os.fsencode(mountpoint), _MNT_FORCE | _MNT_DETACH) != 0:
             raise UnmountFailedError(path=mountpoint, detail=os.strerror(ctypes.get_errno()))
         return
     try:

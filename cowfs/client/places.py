@@ -61,6 +61,17 @@ def _unescape(text: str) -> str:
     return "".join(out)
 
 
+def _unquote(source: str) -> str:
+    """The store's path of a mount's source, in which the daemon wrote odd bytes as %XX."""
+    if "%" not in source:
+        return source
+    first, *parts = source.split("%")
+    data = os.fsencode(first)
+    for part in parts:
+        data += bytes((int(part[:2], 16),)) + os.fsencode(part[2:])
+    return os.fsdecode(data)
+
+
 def mounts() -> list[tuple[str, str]]:
     """(mountpoint, store) of every cowfs mount that this process can see, in mount order."""
     found = []
@@ -70,7 +81,7 @@ def mounts() -> list[tuple[str, str]]:
                 fields = line.split(" ")
                 at = fields.index("-")
                 if fields[at + 1] == TYPE:
-                    found.append((_unescape(fields[4]), _unescape(fields[at + 2])))
+                    found.append((_unescape(fields[4]), _unquote(fields[at + 2])))
     return found
 
 

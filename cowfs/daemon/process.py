@@ -175,6 +175,10 @@ class Daemon:
             self.unmount(force=True, apply_head=False, author=Author(), progress=lambda **_: None)
         except (CowfsError, OSError, LoopEndedError) as error:
             log.error("unmounting after a signal: %s", error)
+            try:
+                kernel_unmount(self.config.mountpoint, lazy=True)
+            except OSError as second:
+                log.error("the mount stays: %s", second)
             self.loop.stop()
 
     def unmount(
@@ -235,13 +239,23 @@ def kernel_unmount(mountpoint: str, *, lazy: bool) -> None:
 
 def mount_options(config: Config) -> set[str]:
     """Options for libfuse. The source of the mount is the store: commands find it by that."""
-    source = config.store.replace("\\", "\\\\").replace(",", "\\,")
-    options = {f"fsname={source}", "subtype=cowfs", "default_permissions"}
+    options = {f"fsname={mount_source(config.store)}", "subtype=cowfs", "default_permissions"}
     if os.geteuid() == 0:
         options |= {"dev", "suid"}
     if config.allow_other:
         options.add("allow_other")
     return options
+
+
+def mount_source(store: str) -> str:
+    """The store's path as the source of the mount: bytes that options of libfuse cannot carry, or
+    mountinfo would escape, are written as %XX (client/places.py reads it)."""
+    return "".join(
+        chr(byte)
+        if (chr(byte).isalnum() and byte < 128) or chr(byte) in "/._-+=@:~"
+        else f"%{byte:02X}"
+        for byte in os.fsencode(store)
+    )
 
 
 def check_fuse() -> None:

@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 _MOST_HELD = 24
 """Files that are held at the same time; each needs a worker of the FUSE loop."""
 _HOLD_SECONDS = 1.0
+_FORGET_TRIES = 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -93,9 +94,10 @@ class Kernel:
         """
         root = self._open_root()
         try:
-            if _libc.syncfs(root) != 0:
+            while _libc.syncfs(root) != 0:
                 code = ctypes.get_errno()
-                raise OSError(code, os.strerror(code))
+                if code != errno.EINTR:
+                    raise OSError(code, os.strerror(code))
             writers = self._loop.call(self._loop.operations.writers)
             if writers:
                 with self._ghost():
@@ -254,11 +256,11 @@ class Kernel:
         for modified in told.modified:
             _notify(pyfuse3.invalidate_entry, modified.parent, modified.name)
 
-    def _right_ones(self, files: Iterable[int]) -> list[tuple[int, int, int, int]]:
-        """(inode, size, atime, mtime) of those the kernel has not forgotten (FUSE thread)."""
+    def _right_ones(self, files: Iterable[int]) -> list[tuple[int, int, int, int, int]]:
+        """(inode, size, atime, mtime, ctime) of those the kernel still has (FUSE thread)."""
         found = (self._loop.volume.main.inodes.get(ino) for ino in files)
         return [
-            (i.ino, i.size, i.atime, i.mtime)
+            (i.ino, i.size, i.atime, i.mtime, i.ctime)
             for i in found
             if i is not None and i.nlookup and not i.orphan_epoch
         ]
@@ -272,14 +274,36 @@ class Kernel:
             finally:
                 os.close(root)
 
-    def _correct_all(self, root: int, right: list[tuple[int, int, int, int]]) -> None:
+    def _correct_all(self, root: int, right: list[tuple[int, int, int, int, int]]) -> None:
+        stale = self._loop.operations.stale
         with self._ghost():
-            for ino, size, atime, mtime in right:
+            for ino, size, atime, mtime, ctime in right:
                 try:
                     if _correct(root, ino, size, atime, mtime):
-                        self._loop.operations.stale.add(ino)
+                        stale.add(ino)
+                    self._forget_unheld(root, ino, ctime)
                 except OSError as error:
                     log.warning("old size or times of inode %d stay: %s", ino, error)
+
+    def _forget_unheld(self, root: int, ino: int, ctime: int) -> None:
+        """A look-up that ran meanwhile may have kept an inode in the kernel that nobody holds, with
+        a ctime of the kernel's own: make the kernel forget it. Normally the first look is right."""
+        view = self._loop.volume.main
+        for _ in range(_FORGET_TRIES):
+            with _hidden_name(root, ino) as name:
+                if os.stat(name, dir_fd=root, follow_symlinks=False).st_ctime_ns == ctime:
+                    return
+
+            def names() -> list[tuple[int, bytes]]:
+                inode = view.inodes.get(ino)
+                return [] if inode is None or inode.handles else view.snapshot.links(ino)
+
+            links = self._loop.call(names)
+            if not links:
+                self._loop.operations.stale.add(ino)
+                return
+            for parent, last in links:
+                _notify(pyfuse3.invalidate_entry, parent, last)
 
     def _running(self, files: list[int]) -> set[int]:
         """Those of the files that are programs which run now: nobody may open them for writing."""
@@ -326,7 +350,9 @@ def _wait_for_writeback(root: int, ino: int) -> None:
         try:
             os.close(_open_hidden(root, name))
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ESTALE):
+            if error.errno == errno.EWOULDBLOCK:
+                log.info("inode %d is leased: its pages were not waited for", ino)
+            elif error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise  # else the inode is gone: its last handle was closed, which waited as well
 
 

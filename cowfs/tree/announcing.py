@@ -69,7 +69,9 @@ def announcement(
             continue
         old, new = before.lookup(parent, name), after.lookup(parent, name)
         above = before.directory_path(parent)
-        if old is not None and above is not None:
+        moved = old is not None and old[1] == _DIRECTORY and after.inode(old[0]) is not None
+        if old is not None and above is not None and not moved:
+            # (A directory that only moved is alive; rmdir(2) would kill the kernel's inode.)
             found.gone.append((_join(above, name), old[0] if old[1] == _DIRECTORY else 0))
         if new is not None:
             _add_appeared(found, after, parent, name, new[0])

@@ -254,6 +254,8 @@ class Importer:
         volume, extra, name = self._volume, self._volume.extra, entry.name
         shared = is_shared(entry.st)
         child = self._hardlinked(view, entry) if shared else None
+        if child is not None and not epoch and not self._expects_name(view, child):
+            child = None  # a link made since: of epoch 0 it cannot be
         if child is not None:
             if epoch:
                 child.nlink += 1
@@ -314,6 +316,19 @@ class Importer:
             return view.inode(ino)
         except PosixError:
             return None  # its other names were deleted from the workspace
+
+    def _expects_name(self, view: View, child: Inode) -> bool:
+        """Whether the link count of an inode includes names that were not seen yet."""
+        ino = child.ino
+        names = set(view.snapshot.links(ino)) | self._fresh_names(ino)
+        for (linked, parent, name), kind in view.links.items():
+            if linked == ino:
+                (names.add if kind else names.discard)((parent, name))
+        return len(names) < child.nlink
+
+    def _fresh_names(self, ino: int) -> set[tuple[int, bytes]]:
+        """Names of an inode in the base that were entered since the last commit."""
+        return self._fresh_links[ino][1] if ino in self._fresh_links else set()
 
     def _is_now(self, ino: int, entry: BaseEntry) -> bool:
         """Whether an inode was made of this very file: inode numbers of the base are used again.
