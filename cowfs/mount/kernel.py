@@ -44,7 +44,7 @@ from cowfs.volume.history import Audience, Invalidation
 
 log = logging.getLogger(__name__)
 
-_MOST_HELD = 24
+_MOST_HELD = 128
 """Files that are held at the same time; each needs a worker of the FUSE loop."""
 _HOLD_SECONDS = 1.0
 _FORGET_TRIES = 20

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 _EVERY = 256
 _SPIN_NS = 60_000
-_MAX_TASKS = 64
+_MAX_TASKS = 160
 _DEFER = 64
 """How many requests may go before a function that was handed in: what the kernel sent earlier
 (FORGETs above all) is then mostly served before a restore asks which inodes it still holds."""

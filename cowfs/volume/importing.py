@@ -113,6 +113,7 @@ class Importer:
         self._at_zero: set[int] = set()
         self._forgotten: set[int] = set()
         self._fresh_links: dict[int, Fingerprint] = {}
+        self._entered: dict[int, set[tuple[int, bytes]]] = {}
         self.directories = 0
         self.files = 0
         self.complete = False
@@ -286,6 +287,8 @@ class Importer:
         ino, kind = child.ino, child.kind
         content = child.content if child.is_file else 0
         self.set_base(parent.ino, name, base_record(entry, ino, content))
+        if shared:
+            self._entered.setdefault(ino, set()).add((parent.ino, name))
         if epoch == 0 and not self._exists_at_zero(ino):
             # Its other name was adopted later: a name of epoch 0 would lead to nothing.
             view.add_name(parent, name, child)
@@ -320,15 +323,11 @@ class Importer:
     def _expects_name(self, view: View, child: Inode) -> bool:
         """Whether the link count of an inode includes names that were not seen yet."""
         ino = child.ino
-        names = set(view.snapshot.links(ino)) | self._fresh_names(ino)
+        names = {*view.snapshot.links(ino), *self._entered.get(ino, ())}
         for (linked, parent, name), kind in view.links.items():
             if linked == ino:
                 (names.add if kind else names.discard)((parent, name))
         return len(names) < child.nlink
-
-    def _fresh_names(self, ino: int) -> set[tuple[int, bytes]]:
-        """Names of an inode in the base that were entered since the last commit."""
-        return self._fresh_links[ino][1] if ino in self._fresh_links else set()
 
     def _is_now(self, ino: int, entry: BaseEntry) -> bool:
         """Whether an inode was made of this very file: inode numbers of the base are used again.
@@ -359,6 +358,7 @@ class Importer:
         self._at_zero.clear()
         self._forgotten.clear()
         self._fresh_links.clear()
+        self._entered.clear()
 
     def moved(
         self, record: records.BaseRecord, parent: int, name: bytes, st: os.stat_result

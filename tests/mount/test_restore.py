@@ -1126,6 +1126,10 @@ def test_a_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
                 assert all(line.startswith(b"loop ") for line in lines[:-1]), lines[:3]
 
 
+@pytest.mark.xfail(
+    reason="stores into a shared mapping take no lock that would hold them off (durability.md)",
+    strict=False,
+)
 @pytest.mark.parametrize("files", [1, 40])
 def test_a_mapped_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
     """The same by stores to a shared mapping: only the stored bytes may be after the restore."""
