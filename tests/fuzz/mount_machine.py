@@ -81,9 +81,6 @@ class MountMachine:
         self.side = Side(str(self._base))
         self.base_was = _everything(self._base)
         self.dups: set[int] = set()
-        self.held: set[int] = set()
-        """Inodes that were open during a restore: their ctime is the kernel's until it forgets
-        them (docs/conformance.md)."""
         self.watched: set[int] = set()
         self._inotify: Inotify | None = None
         self.mounted: Mounted
@@ -113,7 +110,6 @@ class MountMachine:
         self._check_base()
 
     def _start(self) -> None:
-        self.held = set()
         self._life = contextlib.ExitStack()
         self.mounted = self._life.enter_context(mounted(self._base))
 
@@ -222,16 +218,17 @@ class MountMachine:
         return self._without_vague(self.side.exactly())
 
     def _without_vague(self, shown: Shown) -> Shown:
+        """Of what is held during a restore the ctime is the kernel's as long as it is held
+        (docs/conformance.md): 0 here."""
+        held = {os.fstat(fd).st_ino for _, fd in self._descriptors()} | self.watched
         return {
-            path: (*row[:-2], 0, row[-1]) if row[-1] in self.held else row
-            for path, row in shown.items()
+            path: (*row[:-2], 0, row[-1]) if row[-1] in held else row for path, row in shown.items()
         }
 
     def _arrive(self, target: Moment) -> None:
         """The mount shows `target`; have the twin show it, and compare."""
         self.history.moments.append(target)
         inos = {number: os.fstat(fd).st_ino for number, fd in self._descriptors()}
-        self.held |= {*inos.values(), *self.watched}
         shown = self._shown()
         named = {row[-1]: path for path, row in reversed(shown.items())}
         again = {number: named[ino] for number, ino in inos.items() if ino in named}
