@@ -129,7 +129,7 @@ class Executor:
             for path, name, ino in self._sorted(self._before, self._plan.gone_names, deepest=True):
                 self._step(path)
                 self._take_away(path, name, ino)
-            for path, name, ino in self._sorted(self._after, self._plan.new_names, deepest=False):
+            for path, name, ino in self._coming():
                 self._step(path)
                 self._put_in_place(path, name, ino)
             for ino in sorted(self._plan.rewritten):
@@ -164,6 +164,11 @@ class Executor:
                 rows.append((above + b"/" + name[1] if above else name[1], name, ino))
         rows.sort(key=lambda row: (row[0].count(b"/"), row[0]), reverse=deepest)
         return rows
+
+    def _coming(self) -> list[tuple[bytes, Name, int]]:
+        """The new names: directories first, since other names of a file may come with them."""
+        rows = self._sorted(self._after, self._plan.new_names, deepest=False)
+        return sorted(rows, key=lambda row: not self._is_dir_after(row[2]))
 
     @contextlib.contextmanager
     def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
@@ -295,6 +300,9 @@ class Executor:
         """Whether what has to lie there does: it always did, or an interrupted run put it there."""
         if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode) or self._staged(ino):
             return False
+        known = self._known(name)
+        if known is not None and known.ino not in (ino, 0) and same_place(st, known):
+            return False  # what lay there before and goes, however much it looks the same
         if stat.S_ISDIR(st.st_mode):
             return True
         if stat.S_ISLNK(st.st_mode):
@@ -303,7 +311,6 @@ class Executor:
         if stat.S_ISREG(st.st_mode):
             if ino in self._plan.rewritten and fingerprint(st)[:4] in self._fingerprints(ino):
                 return True  # the old file, which is still to be rewritten
-            known = self._known(name)
             if known is not None and known.ino == ino and ino not in self._plan.rewritten:
                 return same_file(st, recorded_fingerprint(known))
             return self._is_its_base(name, st, record) or self._same_bytes(path, st, record)
@@ -351,9 +358,12 @@ class Executor:
         """Another name of a file that is in place already."""
         if record.nlink < 2:
             return None
+        ours = self._fingerprints(ino)
         for other, name in self._places(ino):
             st = self._lstat(other) if other != path else None
-            if st is not None and self._is_right(other, name, st, ino, record):
+            if st is not None and (
+                fingerprint(st)[:4] in ours or self._is_right(other, name, st, ino, record)
+            ):
                 return other
         return None
 
@@ -587,6 +597,11 @@ def _is_zero(fd: int, start: int, end: int) -> bool:
             return False
         start += max(len(piece), 1)
     return True
+
+
+def same_place(st: os.stat_result, known: records.BaseRecord) -> bool:
+    """Whether a thing is the one that a base record was made of (by inode number)."""
+    return (st.st_dev, st.st_ino) == (known.dev, known.st_ino)
 
 
 def staging_place(ino: int) -> Name:
