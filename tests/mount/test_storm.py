@@ -113,7 +113,7 @@ def test_storm(stormy: Mounted) -> None:
 
 
 @pytest.mark.xfail(
-    reason="killed while the daemon calls through its own mount: only `umount -f` frees it (README)",
+    reason="killed while the daemon calls through its own mount: `umount -f` frees it (README)",
     run=False,
 )
 def test_killed_in_the_middle_of_restores(mount: MountFunction, base: Path) -> None:
