@@ -31,6 +31,7 @@ class View:
     names: (parent, name) to `ino << 4 | kind`, 0 for a removal, since the last quiesce.
     links: (ino, parent, name) to whether it exists, since the last quiesce.
     removed: inodes whose last name went since the last quiesce.
+    gone: those of which the store may still show a version, since the commit is not there yet.
     dropped: (content, epoch) to drop with the next group.
     orphans: inodes without a name that something still holds.
     editing: a long operation holds inode objects; none may leave the cache.
@@ -48,6 +49,7 @@ class View:
         self.links: dict[tuple[int, int, bytes], int] = {}
         self.xattrs: dict[tuple[int, bytes], bytes | None] = {}
         self.removed: dict[int, Inode] = {}
+        self.gone: set[int] = set()
         self.dropped: list[tuple[int, int]] = []
         self.orphans: dict[int, Inode] = {}
         self.created: set[int] = set()
@@ -82,7 +84,7 @@ class View:
 
     def _load(self, ino: int) -> Inode:
         record = self.snapshot.inode(ino)
-        if record is None:
+        if record is None or ino in self.gone:
             raise PosixError(errno.ESTALE)
         inode = self.inodes[ino] = Inode(ino, record)
         if ino == ROOT_INO:
@@ -167,6 +169,7 @@ class View:
             self.deleted.add(inode.ino)
         self.touched.discard(inode.ino)
         self.removed[inode.ino] = inode
+        self.gone.add(inode.ino)
         self.mark(inode)
         if inode.xattrs is None:
             inode.xattrs = self.snapshot.xattrs(inode.ino)
@@ -189,6 +192,7 @@ class View:
         self.orphans.pop(inode.ino, None)  # not there when nothing held it
         inode.orphan_epoch = 0
         inode.lineage = None
+        self.gone.discard(inode.ino)
         if inode.removed:
             inode.removed = False
             inode.generation += 1

@@ -188,6 +188,8 @@ class Volume:
         self.reader.close()
         self.reader = Reader(self.store)
         self.main.refresh()
+        if not waiting and not self.main.removed:
+            self.main.gone.clear()
         if not waiting and self._extra.empty:
             self.importer.committed()
         inodes = self.main.inodes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -14,7 +15,9 @@ import pytest
 from cowfs.format.records import Counts
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, data
-from tests.support.volumes import START, Rig, errno_of
+from tests.support.steps import Worker
+from tests.support.volumes import START, Facts, Rig, errno_of
+from tests.volume.test_history import fill_base
 
 B = BLOCK_SIZE
 OpenRig = Callable[[], Rig]
@@ -285,6 +288,22 @@ def test_one_of_two_hard_links_removed(open_rig: OpenRig, base: Path) -> None:
     rig.start()
     assert rig.ls() == [b"b"]
     assert (rig.read(b"b"), rig.at(b"b").nlink) == (b"x", 1)
+    steady(rig)
+
+
+def test_a_directory_with_hard_links_moved(open_rig: OpenRig, base: Path) -> None:
+    """The old inode is gone, also while its removal is not committed yet."""
+    (base / "d").mkdir()
+    (base / "d" / "a").write_text("x")
+    os.link(base / "d" / "a", base / "d" / "b")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "d").rename(base / "e")
+    rig.start()
+    assert rig.ls() == [b"e"]
+    assert (rig.read(b"e/a"), rig.read(b"e/b")) == (b"x", b"x")
+    assert rig.at(b"e/a").ino == rig.at(b"e/b").ino
     steady(rig)
 
 
@@ -599,3 +618,80 @@ def test_written_here_and_edited_meanwhile(open_rig: OpenRig, base: Path) -> Non
     assert errno_of(handle.read, B, B) == errno.EIO
     assert ("lost", "f") in rig.problems()
     handle.close()
+
+
+# -- random changes on both sides ---------------------------------------------------------------
+
+
+def change_outside(base: Path, rng: random.Random) -> None:
+    """One random change of the base directory. What an OSError stops does not matter."""
+    paths = sorted(
+        Path(top) / name for top, below, files in os.walk(base) for name in below + files
+    )
+    directories = [path for path in paths if path.is_dir() and not path.is_symlink()]
+    path = rng.choice(paths) if paths else base / "x"
+    new = rng.choice([base, *directories]) / rng.choice(["o1", "o2", "o3", "e", "f", "a1", "b1"])
+    ours = path.is_file() and not path.is_symlink()
+    what = rng.choice(
+        ("edit", "edit", "cut", "replace", "remove", "mkdir", "create", "move", "link", "chmod")
+    )
+    try:
+        if what == "edit" and ours:
+            with path.open("r+b") as file:
+                file.seek(rng.choice([0, 5, B - 6]))
+                file.write(rng.randbytes(10))
+        elif what == "cut" and ours:
+            os.truncate(path, rng.choice([0, 10, B, B + 5]))
+        elif what == "replace":
+            (base / "tmp").write_bytes(rng.randbytes(50))
+            os.replace(base / "tmp", new)
+        elif what == "remove":
+            remove(path)
+        elif what == "mkdir":
+            new.mkdir()
+        elif what == "create" and not new.exists():
+            new.write_bytes(rng.randbytes(rng.choice([0, 9, B + 5])))
+        elif what == "move":
+            path.rename(new)
+        elif what == "link":
+            os.link(path, new, follow_symlinks=False)
+        elif what == "chmod" and not path.is_symlink():
+            path.chmod(rng.choice([0o600, 0o755]))
+    except OSError:
+        (base / "tmp").unlink(missing_ok=True)
+
+
+def readable(rig: Rig) -> dict[bytes, Facts | None]:
+    """Facts of every path, None for content that is lost (EIO) and was reported."""
+    out: dict[bytes, Facts | None] = {}
+    for path, inode in rig.paths().items():
+        lost = errno_of(rig.facts, inode)
+        assert lost in (0, errno.EIO)
+        assert not lost or "lost" in {kind for kind, _ in rig.problems()}
+        out[path] = None if lost else rig.facts(inode)
+    return out
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_changes_on_both_sides(open_rig: OpenRig, base: Path, seed: int) -> None:
+    """Whatever happens outside, the workspace stays whole, and says each thing once."""
+    fill_base(base)
+    rig = open_rig()
+    rig.tree()
+    worker, rng = Worker(rig, seed), random.Random(seed)
+    for _ in range(5):
+        for _ in range(rng.randrange(6)):
+            worker.step()
+        rig.close()
+        for _ in range(rng.randrange(1, 4)):
+            change_outside(base, rng)
+        rig.start()
+        tree = readable(rig)
+        rig.volume.sync()
+        rig.evict()
+        assert rig.volume.base is not None
+        rig.volume.base.forget()
+        assert readable(rig) == tree
+        rig.reopen()
+        assert readable(rig) == tree
+        assert {kind for kind, _ in rig.problems()} <= {"lost"}
