@@ -8,6 +8,7 @@ decided by its seed; when it fails, the steps up to there are a trace that runs 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import shutil
@@ -82,6 +83,9 @@ class MountMachine:
         self.base_was = _everything(self._base)
         self.dups: set[int] = set()
         self.watched: set[int] = set()
+        self.vague: set[int] = set()
+        """Inodes that something held during a restore without a handle: the daemon does not hear
+        when it lets go, so their ctime stays the kernel's."""
         self._inotify: Inotify | None = None
         self.mounted: Mounted
         self._life = contextlib.ExitStack()
@@ -110,6 +114,7 @@ class MountMachine:
         self._check_base()
 
     def _start(self) -> None:
+        self.vague = set()
         self._life = contextlib.ExitStack()
         self.mounted = self._life.enter_context(mounted(self._base))
 
@@ -220,7 +225,7 @@ class MountMachine:
     def _without_vague(self, shown: Shown) -> Shown:
         """Of what is held during a restore the ctime is the kernel's as long as it is held
         (docs/conformance.md): 0 here."""
-        held = {os.fstat(fd).st_ino for _, fd in self._descriptors()} | self.watched
+        held = {os.fstat(fd).st_ino for _, fd in self._descriptors()} | self.watched | self.vague
         return {
             path: (*row[:-2], 0, row[-1]) if row[-1] in held else row for path, row in shown.items()
         }
@@ -229,6 +234,10 @@ class MountMachine:
         """The mount shows `target`; have the twin show it, and compare."""
         self.history.moments.append(target)
         inos = {number: os.fstat(fd).st_ino for number, fd in self._descriptors()}
+        self.vague |= self.watched
+        for number, fd in self._descriptors():
+            if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH:
+                self.vague.add(inos[number])
         shown = self._shown()
         named = {row[-1]: path for path, row in reversed(shown.items())}
         again = {number: named[ino] for number, ino in inos.items() if ino in named}
