@@ -124,6 +124,7 @@ def mounted(
     process = _start(base, mountpoint, store)
     mount = Mounted(base, mountpoint, store, process)
     mount.mounts_before, mount.log_start = mounts_before, log_start
+    guard = _start_guard(process.pid, mountpoint)
     try:
         _wait_ready(mount)
         yield mount
@@ -133,6 +134,7 @@ def mounted(
                 raise AssertionError(f"the daemon ended with {code}:\n{mount.log()}")
     finally:
         _end(mount)
+        guard.communicate(b"done\n")
     if check:
         errors = [line for line in mount.log().splitlines() if _is_error(line)]
         if errors:
@@ -163,6 +165,26 @@ def _start(base: Path, mountpoint: Path, store: Path) -> subprocess.Popen[bytes]
         os.close(tell)
     _ready_pipes[process.pid] = ready
     return process
+
+
+# Waits until the tests are done with a daemon. When they end without saying so (killed, or ended
+# by a time limit), it ends the daemon and removes the mount.
+_GUARD = """
+read -r word
+[ "$word" = done ] && exit
+kill -TERM "$1"; sleep 5; kill -KILL "$1"; umount -l -- "$2" || fusermount3 -uz -- "$2"
+"""
+
+
+def _start_guard(pid: int, mountpoint: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["sh", "-c", _GUARD, "guard", str(pid), str(mountpoint)],
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 _ready_pipes: dict[int, int] = {}
