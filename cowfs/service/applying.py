@@ -93,6 +93,10 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
     return plan
 
 
+class LostContentError(OSError):
+    """What a file had is neither in the base nor in the store."""
+
+
 class Executor:
     """Carries a plan out. Every step does only what is not done yet.
 
@@ -131,10 +135,13 @@ class Executor:
                 self._take_away(path, name, ino)
             for path, name, ino in self._coming():
                 self._step(path)
-                self._put_in_place(path, name, ino)
+                with self._lost_is_a_problem(path):
+                    self._put_in_place(path, name, ino)
             for ino in sorted(self._plan.rewritten):
                 self._step(b"")
-                self._rewrite(ino)
+                with self._lost_is_a_problem(next((p for p, _ in self._places(ino)), b"")):
+                    self._rewrite(ino)
+            self._bring_back()
             self._set_attributes()
             self._close_staging()
         finally:
@@ -149,6 +156,15 @@ class Executor:
         if self._done % 64 == 0 or self._done == self._total:
             text = path.decode("utf-8", "surrogateescape")
             self._progress(phase="apply", done=self._done, total=self._total, path=text)
+
+    @contextlib.contextmanager
+    def _lost_is_a_problem(self, path: bytes) -> Iterator[None]:
+        """A file that nobody has the content of does not keep the others from being written."""
+        try:
+            yield
+        except LostContentError as error:
+            if not any(row["path"] == os.fsdecode(path) for row in self.problems):
+                self._problem(path, f"not written: {error.strerror}")
 
     def _problem(self, path: bytes, detail: str) -> None:
         self.problems.append({"path": path.decode("utf-8", "surrogateescape"), "detail": detail})
@@ -258,6 +274,8 @@ class Executor:
                 return
             if not self._replaceable(st, name):
                 self._move_aside(path)
+        else:
+            self._make_parents(name[0])
         with self._parent(path) as (fd, last):
             if self._staged(ino):
                 self._place_staged(fd, last, name, ino)
@@ -265,6 +283,28 @@ class Executor:
                 os.mkdir(last, 0o700, dir_fd=fd)
             elif self._make(path, ino, record):
                 os.rename(_new_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
+
+    def _make_parents(self, ino: int) -> None:
+        """Make a directory that was removed outside, while the workspace kept what is in it."""
+        path = self._after.directory_path(ino)
+        if not path or self._lstat(path) is not None:
+            return
+        above = self._after.links(ino)[0][0]
+        self._make_parents(above)
+        with self._parent(path) as (fd, last):
+            os.mkdir(last, 0o700, dir_fd=fd)
+        self._plan.touched.add(ino)
+        self._plan.directories.add(above)
+
+    def _bring_back(self) -> None:
+        """Names that are neither new nor old, but were removed outside: the workspace kept them."""
+        for ino in sorted(self._plan.touched):
+            for path, name in self._places(ino):
+                if self._lstat(path) is None:
+                    self._step(path)
+                    with self._lost_is_a_problem(path):
+                        self._put_in_place(path, name, ino)
+                    self._plan.directories.add(name[0])
 
     def _replaceable(self, st: os.stat_result, name: Name) -> bool:
         """Whether what lies there is the old file, whose content is in the store."""
@@ -401,7 +441,7 @@ class Executor:
                 return
             digest, counts = self._after.block_source(record.content, number, record.base_size)
             if digest is None:
-                raise OSError(errno.EIO, "its old content is not in the store")
+                raise LostContentError(errno.EIO, "its old content is not in the store")
             if digest:
                 yield offset, self._after.block(digest)[: min(counts, record.size - offset)]
 
@@ -439,6 +479,8 @@ class Executor:
                 and (fingerprint(st)[:4] in ours or self._same_bytes(path, st, record))
             ):
                 self._move_aside(path)
+            if st is None:
+                self._make_parents(name[0])
             with self._parent(path) as (fd, last):
                 copy = self._link_again(_new_name(ino))
                 os.rename(copy, last, src_dir_fd=self._staging, dst_dir_fd=fd)
@@ -504,8 +546,10 @@ class Executor:
 
     def _set_one(self, path: bytes, ino: int, record: records.InodeRecord) -> None:
         """Owner, mode, extended attributes, times."""
+        st = self._lstat(path)
+        if st is None:
+            return  # it could not be made, which was reported
         with self._parent(path) as (fd, name):
-            st = os.stat(name, dir_fd=fd, follow_symlinks=False)
             if (st.st_uid, st.st_gid) != (record.uid, record.gid):
                 try:
                     os.chown(name, record.uid, record.gid, dir_fd=fd, follow_symlinks=False)

@@ -135,7 +135,7 @@ class Base:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
                 return None
             raise
-        if fingerprint(os.fstat(fd)) != expected:
+        if not same_file(os.fstat(fd), expected):
             os.close(fd)
             return None
         self._files[content] = fd

@@ -110,7 +110,7 @@ class Importer:
         self._fresh: dict[int, records.OriginRecord] = {}
         self._fresh_base: dict[bytes, bytes] = {}
         self._hardlinks: dict[bytes, int] = {}
-        self._at_zero: set[int] = set()
+        self._at_zero: dict[int, int] = {}
         self._forgotten: set[int] = set()
         self._fresh_links: dict[int, Fingerprint] = {}
         self._entered: dict[int, set[tuple[int, bytes]]] = {}
@@ -139,13 +139,14 @@ class Importer:
         return records.unpack_origin(value) if value is not None else None
 
     def base_path(self, origin: records.OriginRecord) -> bytes:
-        """Path of a thing relative to the base directory."""
+        """Path of a thing relative to the base directory; where a directory above it has been
+        removed by `apply`, the part of it that is known (a fingerprint tells what lies there)."""
         parts = []
         while origin.parent:
             parts.append(origin.name)
             above = self.origin(origin.parent)
             if above is None:
-                raise PosixError(errno.EIO)
+                break
             origin = above
         return b"/".join(reversed(parts))
 
@@ -255,7 +256,7 @@ class Importer:
         volume, extra, name = self._volume, self._volume.extra, entry.name
         shared = is_shared(entry.st)
         child = self._hardlinked(view, entry) if shared else None
-        if child is not None and not epoch and not self._expects_name(view, child):
+        if child is not None and not epoch and not self._expects_name(child.ino):
             child = None  # a link made since: of epoch 0 it cannot be
         if child is not None:
             if epoch:
@@ -270,7 +271,7 @@ class Importer:
                 view.created.add(ino)
                 view.mark(child)
             else:
-                self._at_zero.add(ino)
+                self._at_zero[ino] = child.nlink
             extra.put("inode", keys.inode_key(ino, epoch), child.pack())
             for xattr, value in entry.xattrs.items():
                 extra.put("xattr", keys.xattr_key(ino, xattr, epoch), b"\1" + value)
@@ -289,22 +290,11 @@ class Importer:
         self.set_base(parent.ino, name, base_record(entry, ino, content))
         if shared:
             self._entered.setdefault(ino, set()).add((parent.ino, name))
-        if epoch == 0 and not self._exists_at_zero(ino):
-            # Its other name was adopted later: a name of epoch 0 would lead to nothing.
-            view.add_name(parent, name, child)
-            view.mark(child)
-            view.mark(parent)
-            return child
         extra.put(
             "dirent", keys.dirent_key(parent.ino, name, epoch), records.pack_dirent(ino, kind)
         )
         extra.put("link", keys.link_key(ino, parent.ino, name, epoch), bytes((kind,)))
         return child
-
-    def _exists_at_zero(self, ino: int) -> bool:
-        """Whether an inode has a version of epoch 0."""
-        key = keys.inode_key(ino, 0)
-        return ino in self._at_zero or self._volume.reader.get("inode", key) is not None
 
     def _hardlinked(self, view: View, entry: BaseEntry) -> Inode | None:
         """The inode that another name of the same base file became, if it is still alive."""
@@ -320,14 +310,13 @@ class Importer:
         except PosixError:
             return None  # its other names were deleted from the workspace
 
-    def _expects_name(self, view: View, child: Inode) -> bool:
-        """Whether the link count of an inode includes names that were not seen yet."""
-        ino = child.ino
-        names = {*view.snapshot.links(ino), *self._entered.get(ino, ())}
-        for (linked, parent, name), kind in view.links.items():
-            if linked == ino:
-                (names.add if kind else names.discard)((parent, name))
-        return len(names) < child.nlink
+    def _expects_name(self, ino: int) -> bool:
+        """Whether the link count that an inode had in epoch 0 includes names not seen yet."""
+        start = Snapshot(self._volume.reader, _START)
+        names = {*start.links(ino), *self._entered.get(ino, ())}
+        record = start.inode(ino)
+        count = record.nlink if record is not None else self._at_zero.get(ino, 0)
+        return len(names) < count
 
     def _is_now(self, ino: int, entry: BaseEntry) -> bool:
         """Whether an inode was made of this very file: inode numbers of the base are used again.

@@ -17,7 +17,7 @@ from cowfs.errors import ApplyConflictError
 from cowfs.service import applying
 from cowfs.service.apply import Applied, apply
 from cowfs.types import BLOCK_SIZE
-from cowfs.volume import attributes
+from cowfs.volume import attributes, data
 from cowfs.volume.base import STAGING
 from tests.support.listing import difference, listing
 from tests.support.steps import Worker
@@ -272,6 +272,73 @@ def test_a_link_that_became_a_directory_and_back(open_rig: OpenRig, base: Path) 
     rig.restore(START)
     check(rig, run(rig))
     assert difference(before, listing(outside)) == []
+
+
+# -- what the base lost ------------------------------------------------------------------------
+
+
+def test_work_in_a_directory_that_was_removed_outside(open_rig: OpenRig, base: Path) -> None:
+    (base / "d" / "e").mkdir(parents=True)
+    (base / "d" / "f").write_text("x")
+    rig = open_rig()
+    rig.tree()
+    rig.chmod(b"d", 0o700)
+    rig.create(b"d/e/mine", b"mine")
+    rig.close()
+    shutil.rmtree(base / "d")
+    rig.start()
+    rig.tree()
+    check(rig, run(rig))
+    assert (base / "d").stat().st_mode & 0o7777 == 0o700
+    assert (base / "d" / "e" / "mine").read_text() == "mine"
+
+
+@pytest.mark.parametrize("what", ["content", "attributes", "link"])
+def test_a_changed_file_that_was_removed_outside(open_rig: OpenRig, base: Path, what: str) -> None:
+    (base / "f").write_text("x")
+    if what == "link":
+        os.link(base / "f", base / "g")
+    rig = open_rig()
+    rig.tree()
+    if what == "content":
+        rig.save(b"f", b"mine")
+    else:
+        assert data.seal(rig.view, rig.at(b"f").content) is None
+        rig.chmod(b"f", 0o600)
+    rig.close()
+    (base / "f").unlink()
+    rig.start()
+    rig.tree()
+    check(rig, run(rig))
+    rig.reopen()
+    rig.tree()
+    assert rig.problems() == []
+
+
+def test_a_file_that_nobody_has_does_not_stop_the_others(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_bytes(b"old" * B)
+    rig = open_rig()
+    rig.write(b"f", b"mine")
+    rig.create(b"g", b"mine")
+    rig.close()
+    (base / "f").write_bytes(b"theirs" * B)
+    rig.start()
+    rig.ls()
+    assert [row["path"] for row in run(rig).problems] == ["f"]
+    assert (base / "g").read_text() == "mine"
+    assert (base / "f").read_bytes() == b"theirs" * B
+
+
+def test_a_directory_that_was_removed_outside(open_rig: OpenRig, base: Path) -> None:
+    (base / "d").mkdir()
+    (base / "d" / "f").write_text("x")
+    rig = open_rig()
+    rig.tree()
+    rig.close()
+    shutil.rmtree(base / "d")
+    rig.start()
+    rig.tree()
+    check(rig, run(rig))
 
 
 # -- random work --------------------------------------------------------------------------------
