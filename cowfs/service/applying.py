@@ -62,6 +62,18 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
         if new is not None:
             plan.new_names[name] = new[0]
         plan.directories.add(name[0])
+    contents = set()
+    waiting = list(touched.inodes | {parent for parent, _ in touched.names})
+    while waiting:
+        directory = waiting.pop()
+        for name, known in _adopted_and_gone(before, after, directory):
+            plan.gone_names[name] = known.ino
+            plan.directories.add(directory)
+            record = after.inode(known.ino)
+            if record is None and known.kind == records.kind_of(stat.S_IFDIR):
+                waiting.append(known.ino)
+            if known.content and (record is None or record.content != known.content):
+                contents.add(known.content)
     inodes = touched.inodes | set(plan.gone_names.values()) | set(plan.new_names.values())
     for ino in inodes:
         old_record, new_record = before.inode(ino), after.inode(ino)
@@ -72,13 +84,16 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
         elif old_record is None:
             plan.created.add(ino)
             plan.touched.add(ino)
+            if stat.S_ISREG(new_record.mode) and (adopted := _adopted_content(after, ino)):
+                plan.rewritten.add(ino)
+                if adopted != new_record.content:
+                    contents.add(adopted)
         else:
             plan.touched.add(ino)
             if stat.S_ISREG(new_record.mode) and not same_content(before, after, ino):
                 plan.rewritten.add(ino)
     plan.moved = set(plan.gone_names.values()) & set(plan.new_names.values())
     plan.directories = {ino for ino in plan.directories if after.inode(ino) is not None}
-    contents = set()
     for ino in plan.rewritten | plan.deleted | plan.created:
         old_record, new_record = before.inode(ino), after.inode(ino)
         if old_record is not None and stat.S_ISREG(old_record.mode):
@@ -91,6 +106,42 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
         if origin is not None and records.unpack_origin(origin).state == records.ORIGIN_UNLISTED:
             plan.contents_to_seal.append(content)
     return plan
+
+
+def _adopted_and_gone(
+    before: Snapshot, after: Snapshot, directory: int
+) -> Iterator[tuple[Name, records.BaseRecord]]:
+    """What was made outside since the last apply, was adopted, and has lost its name here: neither
+    of the two states has it, the base has."""
+    for key, value in before.reader.scan("base", keys.pack_id(directory)):
+        name, known = (directory, key[8:]), records.unpack_base(value)
+        if not known.ino or before.lookup(*name) is not None or b"/" in name[1]:
+            continue
+        found = after.lookup(*name)
+        if found is None or found[0] != known.ino:
+            yield name, known
+
+
+def _base_path(snapshot: Snapshot, ino: int) -> bytes | None:
+    """Where the base has a directory that neither state has, None when it has not."""
+    parts: list[bytes] = []
+    while ino != 1:
+        value = snapshot.reader.get("origin", keys.pack_id(ino))
+        if value is None:
+            return None
+        origin = records.unpack_origin(value)
+        parts.append(origin.name)
+        ino = origin.parent
+    return b"/".join(reversed(parts))
+
+
+def _adopted_content(after: Snapshot, ino: int) -> int:
+    """The content under which a file that was made outside was adopted, 0 when it was not."""
+    for name in after.links(ino):
+        value = after.reader.get("base", keys.base_key(*name))
+        if value and (known := records.unpack_base(value)).ino == ino:
+            return known.content
+    return 0
 
 
 class LostContentError(OSError):
@@ -176,6 +227,8 @@ class Executor:
         rows = []
         for name, ino in names.items():
             above = snapshot.directory_path(name[0])
+            if above is None:
+                above = _base_path(snapshot, name[0])
             if above is not None:
                 rows.append((above + b"/" + name[1] if above else name[1], name, ino))
         rows.sort(key=lambda row: (row[0].count(b"/"), row[0]), reverse=deepest)
@@ -511,7 +564,7 @@ class Executor:
 
     def _fingerprints(self, ino: int) -> set[tuple[int, ...]]:
         """The base file of an inode as it was last seen, without ctime: what may be replaced."""
-        names = set(self._before.links(ino)) | {
+        names = {*self._before.links(ino), *self._after.links(ino)} | {
             n for n, i in self._plan.gone_names.items() if i == ino
         }
         known = (self._known(name) for name in names)

@@ -341,6 +341,44 @@ def test_a_directory_that_was_removed_outside(open_rig: OpenRig, base: Path) -> 
     check(rig, run(rig))
 
 
+@pytest.mark.parametrize("what", ["removed", "moved", "replaced", "rewritten"])
+def test_what_was_made_outside_and_changed_here(open_rig: OpenRig, base: Path, what: str) -> None:
+    """It is in neither of the states that apply compares, but in the base."""
+    rig = open_rig()
+    rig.create(b"mine", b"mine")
+    rig.close()
+    (base / "f").write_bytes(b"theirs" * B)
+    (base / "d" / "e").mkdir(parents=True)
+    (base / "d" / "g").write_text("x")
+    rig.start()
+    rig.tree()
+    adopted = rig.checkpoint()
+    was = rig.tree()
+    if what == "removed":
+        rig.unlink(b"f")
+        rig.remove_tree(b"d")
+    elif what == "moved":
+        rig.rename(b"f", b"f2")
+        rig.rename(b"d", b"d2")
+    elif what == "replaced":
+        rig.rename(b"mine", b"f")
+        rig.remove_tree(b"d")
+        rig.create(b"d", b"a file")
+    else:
+        rig.save(b"f", b"mine")
+        rig.write(b"d/g", b"y")
+    tree = rig.tree()
+    check(rig, run(rig))
+    assert rig.tree() == tree
+    rig.reopen()
+    assert rig.tree() == tree
+    assert rig.problems() == []
+    check(rig, run(rig))
+    rig.restore(adopted)
+    assert rig.tree() == was
+    check(rig, run(rig))
+
+
 # -- random work --------------------------------------------------------------------------------
 
 
