@@ -6,12 +6,12 @@ Threading: see service/engine.py; the volume's owner is the FUSE thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from cowfs.mount.kernel import Kernel
 from cowfs.mount.loop import Loop
-from cowfs.volume.history import Audience, Invalidation
+from cowfs.store.lineage import Lineage
+from cowfs.volume.history import Audience, Swapped
 from cowfs.volume.volume import Volume
 
 T = TypeVar("T")
@@ -31,14 +31,10 @@ class MountEngine:
     def flush(self) -> None:
         self._kernel.flush()
 
-    def audience(self) -> Audience:
-        return self._kernel.audience()
+    def at_one_moment(self, fn: Callable[[], T]) -> T:
+        return self._kernel.at_one_moment(fn)
 
-    def holding(self, among: set[int] | None = None) -> AbstractContextManager[set[int]]:
-        return self._kernel.holding(among)
-
-    def stranding(self) -> AbstractContextManager[None]:
-        return self._kernel.stranding()
-
-    def invalidate(self, invalidation: Invalidation) -> None:
-        self._kernel.invalidate(invalidation)
+    def switch(
+        self, change: Callable[[Audience], Swapped], among: set[int], after: Lineage
+    ) -> Swapped:
+        return self._kernel.switch(change, among, after)

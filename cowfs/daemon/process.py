@@ -1,7 +1,8 @@
 """The daemon process: mounts a workspace, serves it, and leaves it in order.
 
-Threads: FUSE (owner of the volume), writer, control, timer, walker; the main thread waits for the
-end. Whatever ends it (the `unmount` method, umount(8), a signal), everything is committed first.
+Threads: FUSE (owner of the volume), writer, control, timer, walker, signals; the main thread waits
+for the end. Whatever ends it (the `unmount` method, umount(8), a signal), everything is committed
+first.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from cowfs.daemon.control import ControlServer
 from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
+from cowfs.daemon.undertaker import Undertaker
 from cowfs.daemon.walker import Walker
 from cowfs.errors import BusyError, CowfsError, FuseUnavailableError, UnmountFailedError
 from cowfs.mount.kernel import Kernel
@@ -48,6 +50,7 @@ _LOG_BYTES = 1 << 20
 _BUSY_REQUESTS = 20
 _MNT_DETACH = 2
 _SWITCH_SECONDS = 0.0005
+_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +110,12 @@ class Daemon:
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+        threading.Thread(target=self._wait_for_signal, name="cowfs-signals", daemon=True).start()
         self._fuse.start()
         self._server.start()
         timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
         timer.start()
         self._walker.start()
-        os.stat(self.config.mountpoint)
         ready()
         self._fuse.join()
         self._stop.set()
@@ -166,9 +167,10 @@ class Daemon:
     def _quiesce(self) -> None:
         self.volume.quiesce()
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        log.info("signal %d: unmounting", number)
-        threading.Thread(target=self._leave, daemon=True).start()
+    def _wait_for_signal(self) -> None:
+        while True:
+            log.info("signal %d: unmounting", signal.sigwait(_SIGNALS))
+            self._leave()
 
     def _leave(self) -> None:
         try:
@@ -303,18 +305,30 @@ def serve(config: Config, ready_fd: int | None, *, foreground: bool) -> int:
     store = Path(config.store)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(store, 0o700)
+    undertaker = Undertaker()
     set_up_logging(store, foreground=foreground)
+    # Blocked in all threads, and waited for by one: Python would run a handler in the main thread,
+    # which does not notice a signal that comes just before it begins to wait for the end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         daemon = Daemon(config)
     except CowfsError as error:
+        undertaker.dismiss()
         log.error("cannot mount: %s", error)
         tell({"ok": False, "error": error.to_json()})
         return error.exit_code
     log.info("mounted %s, store %s", config.mountpoint, config.store)
+
+    def ready() -> None:
+        undertaker.watch(config.mountpoint)
+        tell({"ok": True, "pid": os.getpid()})
+
     try:
-        daemon.run(lambda: tell({"ok": True, "pid": os.getpid()}))
+        daemon.run(ready)
     except CowfsError as error:
         log.error("the last changes could not be stored: %s", error)
         return error.exit_code
+    finally:
+        undertaker.dismiss()
     log.info("ended")
     return 0

@@ -29,7 +29,7 @@ from typing import Any, TypeVar, cast
 import pyfuse3
 import trio
 
-from cowfs.mount.operations import Operations
+from cowfs.mount.operations import Operations, Parking
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
@@ -41,6 +41,9 @@ T = TypeVar("T")
 _EVERY = 256
 _SPIN_NS = 60_000
 _MAX_TASKS = 160
+_MOST_HELD = 128
+"""Files that are held at the same time; each keeps a task waiting."""
+_MOST_PARKED = 16
 _DEFER = 64
 """How many requests may go before a function that was handed in: what the kernel sent earlier
 (FORGETs above all) is then mostly served before a restore asks which inodes it still holds."""
@@ -63,7 +66,8 @@ class Loop:
         self._waiting: dict[TransactionGroup, tuple[trio.Event, int]] = {}
         self._woken = 0
         self._release: trio.Event | None = None
-        self.held: set[int] = set()
+        self._unpark: trio.Event | None = None
+        self.held: dict[int, int] = {}
         self._stopping = False
         self._ended = threading.Event()
         volume.writer.set_notify(lambda: self.post(self._after_commit))
@@ -203,26 +207,52 @@ class Loop:
 
     # -- holding writers off --------------------------------------------------------------------
 
-    def begin_hold(self) -> None:
-        """From now on `hold` waits (in the FUSE thread)."""
-        self._release = trio.Event()
-        self.held = set()
+    def begin_hold(self, among: set[int] | None) -> list[int]:
+        """From now on `hold` waits, and who opens a file to write is parked (operations.Parking).
 
-    async def hold(self, ino: int) -> None:
-        """Answer a holder's request when `end_hold` is called."""
-        release = self._release
-        if release is None:
-            return
-        self.held.add(ino)
-        await release.wait()
+        Returns the inodes (of `among`, None for all) that are open for writing, as many as can be
+        held (in the FUSE thread).
+        """
+        writers = self.operations.writers()
+        if among is not None:
+            writers = [ino for ino in writers if ino in among]
+        writers = writers[:_MOST_HELD]
+        self._release, self._unpark = trio.Event(), trio.Event()
+        self.held = {}
+        self.operations.parking = Parking(set(writers), among)
+        return writers
+
+    async def hold(self, ino: int, mtime: int) -> None:
+        """Answer a holder's request when `end_hold` is called. mtime: what the kernel shows."""
+        if self._release is not None:
+            self.held[ino] = mtime
+            await self._until(self._release)
+
+    async def park(self) -> None:
+        """Answer a request that would open a file for writing when `end_parking` is called."""
+        event = self._unpark
+        if event is not None and event.statistics().tasks_waiting < _MOST_PARKED:
+            await self._until(event)
+
+    async def _until(self, event: trio.Event) -> None:
+        await event.wait()
         self._woken -= 1
 
     def end_hold(self) -> None:
         """Let the held requests be answered (in the FUSE thread)."""
         release, self._release = self._release, None
-        if release is not None:
-            self._woken += release.statistics().tasks_waiting
-            release.set()
+        self._wake_all(release)
+
+    def end_parking(self) -> None:
+        """Let the parked requests go on (in the FUSE thread)."""
+        self.operations.parking = None
+        event, self._unpark = self._unpark, None
+        self._wake_all(event)
+
+    def _wake_all(self, event: trio.Event | None) -> None:
+        if event is not None:
+            self._woken += event.statistics().tasks_waiting
+            event.set()
 
     def _after_commit(self) -> None:
         self.volume.reap()

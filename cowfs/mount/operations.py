@@ -35,8 +35,10 @@ FOREVER = 1e8
 """Seconds that the kernel may keep names and attributes: until they are invalidated."""
 VIEW_SHIFT = 48
 INO_MASK = (1 << VIEW_SHIFT) - 1
-GHOST_PREFIX = b".cowfs-inode-"
-"""Below the root, with an inode number behind it: a name that only ghosts can look up."""
+GHOSTS_NAME = b".cowfs-ghosts"
+"""A directory below the root that only ghosts can look up; in it every inode number is a name."""
+GHOSTS_INO = 0xFFFF << VIEW_SHIFT
+"""Its node id: of a view that there never is."""
 _HOLDS = 1 << 62
 """Bit of the handles of holders."""
 _XATTR_CLASSES = (b"user.", b"trusted.", b"security.")
@@ -53,7 +55,8 @@ class Waiter(Protocol):
     """How a handler waits for a commit (mount/loop.py)."""
 
     async def committed(self, group: TransactionGroup) -> None: ...
-    async def hold(self, ino: int) -> None: ...
+    async def hold(self, ino: int, mtime: int) -> None: ...
+    async def park(self) -> None: ...
 
 
 def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -79,6 +82,43 @@ def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     return wrapper
 
 
+def _are_times_of_kernel(fields: pyfuse3.SetattrFields) -> bool:
+    """mtime and ctime alone: what the kernel writes back, in the name of whoever makes it do so."""
+    return bool(
+        fields.update_mtime
+        and fields.update_ctime
+        and not fields.update_atime
+        and not fields.update_size
+        and not fields.update_mode
+        and not fields.update_uid
+        and not fields.update_gid
+    )
+
+
+class Parking:
+    """Who may not begin to write for a moment.
+
+    A checkpoint (`among` is None) stops whoever opens a file for writing or creates one; those who
+    have one open, `held`, are stopped at the file. A restore stops who opens one of the files that
+    it may change, `among`; not with O_TRUNC, by which the kernel learns the size anyhow, and which
+    keeps the file locked until it is answered.
+    """
+
+    __slots__ = ("_among", "_held")
+
+    def __init__(self, held: set[int], among: set[int] | None) -> None:
+        self._held = held
+        self._among = among
+
+    def stops_create(self) -> bool:
+        return self._among is None
+
+    def stops_open(self, ino: int, flags: int) -> bool:
+        if flags & os.O_ACCMODE == os.O_RDONLY or ino in self._held:
+            return False
+        return self._among is None or (ino in self._among and not flags & os.O_TRUNC)
+
+
 class _Directory:
     """An open directory: the listing is taken when it is read from the start."""
 
@@ -93,15 +133,21 @@ class Operations:
     """The request handlers of one mount.
 
     ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
-    what the kernel keeps of an inode (mount/kernel.py).
-    holders: ghosts whose fsync(2) is answered when an operation is done; the kernel lets nobody
-    write to the inode meanwhile.
+    what the kernel keeps of an inode (mount/ghosts.py).
+    holders: ghosts whose fsync(2) or truncate(2) is answered when an operation is done; the kernel
+    lets nobody write to the inode meanwhile (mount/holding.py).
+    parking: whose opening for writing waits, while it is not None.
     opened: inodes of which ghosts are shown a mode that lets the owner read and write, since a
     daemon without privileges is checked by the kernel like anybody.
+    announcing: ghosts are causing events for watchers.
     appearing: names that ghosts do not see and then "make", for watchers (mount/watchers.py).
     stale: held inodes that a restore corrected; `on_closed` is told when no one holds one any more.
     stranding: a restore is telling the kernel; inodes that went are answered ESTALE, so that the
     kernel looks their paths up again.
+    unsettled: files that a restore changed and of which the kernel may still have the old times;
+    when it writes those back they are ignored.
+    dropping: files that nobody can write(2) to and whose pages the kernel is told to drop; what it
+    writes back of them is from before, or was stored to a mapping meanwhile, and is ignored.
     """
 
     supports_dot_lookup = False
@@ -119,9 +165,13 @@ class Operations:
         self.holders: set[int] = set()
         self.opened: set[int] = set()
         self.appearing: set[tuple[int, bytes]] = set()
+        self.announcing = False
         self.stale: set[int] = set()
         self.on_closed: Callable[[int], None] = lambda ino: None
         self.stranding = False
+        self.parking: Parking | None = None
+        self.unsettled: set[int] = set()
+        self.dropping: set[int] = set()
         self.requests = 0
         absent = pyfuse3.EntryAttributes()
         absent.st_ino = 0
@@ -130,6 +180,11 @@ class Operations:
         self._absent_now = pyfuse3.EntryAttributes()
         self._absent_now.st_ino = 0
         self._absent_now.entry_timeout = 0
+        self._ghosts_directory = pyfuse3.EntryAttributes()
+        self._ghosts_directory.st_ino = GHOSTS_INO
+        self._ghosts_directory.st_mode = stat.S_IFDIR | 0o700
+        self._ghosts_directory.st_uid = os.getuid()
+        self._ghosts_directory.entry_timeout = self._ghosts_directory.attr_timeout = 0
         self._no_xattr = pyfuse3.FUSEError(errno.ENODATA)
 
     def init(self) -> None:
@@ -178,17 +233,27 @@ class Operations:
         """Inodes with a handle that can write: only these can have dirty pages."""
         return list(self._writers)
 
-    def _ghost_entry(self, name: bytes) -> pyfuse3.EntryAttributes:
-        """What a ghost finds under a hidden name: the inode with the number in it. Nobody else
-        sees the name, and the kernel may not keep it."""
-        inode = self._view.inode(int(name[len(GHOST_PREFIX) :]))
-        inode.nlookup += 1
+    def _shown_to_ghost(self, inode: Inode, pid: int) -> pyfuse3.EntryAttributes:
+        """The truth, but for a mode that lets the ghost in, and makes the kernel flush the file
+        when a holder truncates it (mount/holding.py). A file that is open for writing cannot be
+        executed, so nobody gets another's rights by that setuid bit."""
         inode.attr = None
         entry = self._attributes(inode)
         inode.attr = None
-        entry.entry_timeout = 0
-        if inode.ino in self.opened:
+        if pid in self.holders and inode.ino in self._writers:
+            self.opened.add(inode.ino)
+            entry.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR | stat.S_ISUID
+        elif inode.ino in self.opened:
             entry.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR
+        return entry
+
+    def _ghost_entry(self, name: bytes, pid: int) -> pyfuse3.EntryAttributes:
+        """What a ghost finds in the hidden directory: the inode with the number that is the name.
+        The kernel may not keep it."""
+        inode = self._view.inode(int(name))
+        inode.nlookup += 1
+        entry = self._shown_to_ghost(inode, pid)
+        entry.entry_timeout = 0
         return entry
 
     # -- names ------------------------------------------------------------------------------
@@ -196,8 +261,10 @@ class Operations:
     @handler
     def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
         if ctx.pid in self.ghosts:
-            if parent == ROOT_INO and name.startswith(GHOST_PREFIX):
-                return self._ghost_entry(name)
+            if parent == GHOSTS_INO:
+                return self._ghost_entry(name, ctx.pid)
+            if parent == ROOT_INO and name == GHOSTS_NAME:
+                return self._ghosts_directory
             if (parent, name) in self.appearing:
                 return self._absent_now
         inode = namespace.lookup(self._view, parent, name)
@@ -249,8 +316,16 @@ class Operations:
     def symlink(self, parent: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext) -> Any:
         return self._entry(self._create(parent, name, stat.S_IFLNK | 0o777, ctx, target=target))
 
+    async def create(
+        self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> Any:
+        parking = self.parking
+        if parking is not None and parking.stops_create() and ctx.pid not in self.ghosts:
+            await self._waiter.park()
+        return await self._create_and_open(parent, name, mode, flags, ctx)
+
     @handler
-    def create(
+    def _create_and_open(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
         inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, ctx)
@@ -307,11 +382,32 @@ class Operations:
 
     @handler
     def getattr(self, ino: int, ctx: pyfuse3.RequestContext) -> Any:
+        if ctx.pid in self.ghosts:
+            if ino == GHOSTS_INO:
+                return self._ghosts_directory
+            return self._shown_to_ghost(self._view.inode(ino), ctx.pid)
         inode = self._view.inode(ino)
         return inode.attr or self._attributes(inode)
 
+    async def setattr(
+        self,
+        ino: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        fh: int | None,
+        ctx: pyfuse3.RequestContext,
+    ) -> Any:
+        if ctx.pid in self.holders and fields.update_size:
+            if not fields.update_mode:  # the kernel had no reason to flush the file first
+                raise pyfuse3.FUSEError(errno.EAGAIN)
+            inode = self._view.inode(ino)
+            await self._waiter.hold(ino, attr.st_mtime_ns if fields.update_mtime else inode.mtime)
+            self.unsettled.discard(ino)
+            return self._attributes(inode)
+        return await self._set_attributes(ino, attr, fields, fh, ctx)
+
     @handler
-    def setattr(
+    def _set_attributes(
         self,
         ino: int,
         attr: pyfuse3.EntryAttributes,
@@ -320,8 +416,15 @@ class Operations:
         ctx: pyfuse3.RequestContext,
     ) -> Any:
         inode = self._view.inode(ino)
-        if ctx.pid in self.ghosts:
-            return self._ghost_attributes(inode, attr, fields)
+        if _are_times_of_kernel(fields):
+            # A ghost's fsync or close may be what makes the kernel write back another's times;
+            # what it does for watchers changes some itself.
+            if ino in self.unsettled or (self.announcing and ctx.pid in self.ghosts):
+                return self._attributes(inode)
+        elif ctx.pid in self.ghosts:
+            if fields.update_mode:
+                self.opened.add(ino)
+            return self._shown_to_ghost(inode, ctx.pid)
         size = attr.st_size if fields.update_size else None
         if size is not None and size > inode.size and self._volume.full:
             raise PosixError(errno.ENOSPC)
@@ -337,20 +440,6 @@ class Operations:
             ctime=attr.st_ctime_ns if fields.update_ctime else None,
         )
         return self._attributes(inode)
-
-    def _ghost_attributes(
-        self, inode: Inode, attr: pyfuse3.EntryAttributes, fields: pyfuse3.SetattrFields
-    ) -> pyfuse3.EntryAttributes:
-        """What a ghost is told: the truth, but for a mode that it made permissive."""
-        if fields.update_mode:
-            self.opened.add(inode.ino)
-        if inode.ino not in self.opened:
-            return self._attributes(inode)
-        inode.attr = None
-        reply = self._attributes(inode)
-        inode.attr = None
-        reply.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR
-        return reply
 
     @handler
     def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -389,8 +478,14 @@ class Operations:
 
     # -- files ------------------------------------------------------------------------------
 
+    async def open(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> Any:
+        parking = self.parking
+        if parking is not None and parking.stops_open(ino, flags) and ctx.pid not in self.ghosts:
+            await self._waiter.park()
+        return await self._open_file(ino, flags, ctx)
+
     @handler
-    def open(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+    def _open_file(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         inode = self._view.inode(ino)
         if self.stranding and inode.orphan_epoch and not inode.handles:
             raise PosixError(errno.ESTALE)
@@ -427,6 +522,8 @@ class Operations:
         """Store what the kernel wrote back; wait when the store cannot keep up."""
         view, volume = self._view, self._volume
         inode = view.inodes[fh >> 1]
+        if inode.ino in self.dropping:
+            return len(buffer)
         try:
             if volume.full:
                 raise PosixError(errno.ENOSPC)
@@ -464,7 +561,9 @@ class Operations:
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Contract 4: data, and the names that lead to it, are on stable storage."""
         if fh & _HOLDS:
-            await self._waiter.hold((fh & ~_HOLDS) >> 1)
+            inode = self._view.inodes[(fh & ~_HOLDS) >> 1]
+            await self._waiter.hold(inode.ino, inode.mtime)
+            self.unsettled.discard(inode.ino)
         else:
             await self._sync()
 

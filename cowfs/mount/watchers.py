@@ -73,17 +73,25 @@ def announce_gone(root: int, announcement: Announcement, in_use: set[str]) -> li
     directory (`in_use`) is spared: a later restore may bring it back.
     """
     dead = []
-    for path, directory in announcement.gone:
-        text = os.fsdecode(path)
-        if directory and any(used == text or used.startswith(text + "/") for used in in_use):
+    for gone in announcement.gone:
+        path, text = gone.path, os.fsdecode(gone.path)
+        if gone.is_directory and any(
+            used == text or used.startswith(text + "/") for used in in_use
+        ):
             continue
         with contextlib.suppress(OSError):
-            if directory:
+            if os.stat(path, dir_fd=root, follow_symlinks=False).st_ino != gone.ino:
+                continue  # somebody made the kernel look again already
+            if gone.is_directory:
                 os.rmdir(path, dir_fd=root)
-                dead.append(directory)
+                dead.append(gone.ino)
             else:
                 os.unlink(path, dir_fd=root)
     return dead
+
+
+def _is_used(path: str, in_use: set[str]) -> bool:
+    return any(used == path or used.startswith(path + "/") for used in in_use)
 
 
 def announce_new(root: int, announcement: Announcement) -> None:

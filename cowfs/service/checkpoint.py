@@ -33,7 +33,6 @@ def checkpoint(
     """
     if label:
         check_label(label)
-    engine.flush()
 
     def seal() -> history.Sealed:
         if label:
@@ -42,8 +41,7 @@ def checkpoint(
                 raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
         return history.seal(engine.volume, author, kind=kind, message=message, label=label)
 
-    with engine.holding():
-        sealed = engine.call(seal)
+    sealed = engine.at_one_moment(seal)
     engine.volume.writer.wait(sealed.group)
     engine.call(engine.volume.reap)
     return sealed.checkpoint

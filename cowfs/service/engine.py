@@ -6,12 +6,11 @@ the thread that owns its volume.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from cowfs.volume.history import NOBODY, Audience, Invalidation
+from cowfs.store.lineage import Lineage
+from cowfs.volume.history import NOBODY, Audience, Swapped
 from cowfs.volume.volume import Volume
 
 T = TypeVar("T")
@@ -21,18 +20,20 @@ class Engine(Protocol):
     """A volume open for writing, and the kernel's view of it.
 
     call: run a function in the thread that owns the volume. flush: bring what the kernel holds
-    back into the volume. audience: who watches what a restore changes. holding: keep writers off
-    files that are open for writing. stranding, invalidate: what a restore tells the kernel.
+    back into the volume. at_one_moment: flush, and run a function in the owning thread so that what
+    other processes write is either before it, and there, or after it (contract 2). switch: run a
+    restore in the owning thread and make the kernel show its outcome (contract 3); `among`: the
+    inodes that may change, `after`: to what.
     """
 
     volume: Volume
 
     def call(self, fn: Callable[[], T]) -> T: ...
     def flush(self) -> None: ...
-    def audience(self) -> Audience: ...
-    def holding(self, among: set[int] | None = None) -> AbstractContextManager[set[int]]: ...
-    def stranding(self) -> AbstractContextManager[None]: ...
-    def invalidate(self, invalidation: Invalidation) -> None: ...
+    def at_one_moment(self, fn: Callable[[], T]) -> T: ...
+    def switch(
+        self, change: Callable[[Audience], Swapped], among: set[int], after: Lineage
+    ) -> Swapped: ...
 
 
 class LocalEngine:
@@ -47,17 +48,13 @@ class LocalEngine:
     def flush(self) -> None:
         return
 
-    def audience(self) -> Audience:
-        return NOBODY
+    def at_one_moment(self, fn: Callable[[], T]) -> T:
+        return fn()
 
-    def holding(self, among: set[int] | None = None) -> AbstractContextManager[set[int]]:
-        return contextlib.nullcontext(set())
-
-    def stranding(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def invalidate(self, invalidation: Invalidation) -> None:
-        return
+    def switch(
+        self, change: Callable[[Audience], Swapped], among: set[int], after: Lineage
+    ) -> Swapped:
+        return change(NOBODY)
 
 
 def commit(engine: Engine) -> None:

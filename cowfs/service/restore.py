@@ -12,6 +12,7 @@ from cowfs.errors import NothingToUndoError, UsageError
 from cowfs.format import records
 from cowfs.service.engine import Engine
 from cowfs.service.selectors import get_checkpoint, resolve
+from cowfs.store.lineage import Lineage
 from cowfs.tree.changes import touched_between
 from cowfs.volume import history, partial
 from cowfs.volume.history import Author
@@ -60,17 +61,12 @@ def restore(
         return _swap(engine, author, target, stacks, "restore")
     started = time.perf_counter()
     engine.flush()
-    audience = engine.audience()
-    changing = _changing(engine, target)
-    with engine.stranding():
-        with engine.holding(changing) as changed:
-            swapped = engine.call(
-                lambda: partial.restore_paths(
-                    volume, author, target, stacks, paths or [b""], exclude or [], audience
-                )
-            )
-            changed.update(swapped.invalidation.files)
-        engine.invalidate(swapped.invalidation)
+    swapped = engine.switch(
+        lambda audience: partial.restore_paths(
+            volume, author, target, stacks, paths or [b""], exclude or [], audience
+        ),
+        *_prospect(engine, target),
+    )
     return _result("restore", target, swapped, started)
 
 
@@ -107,29 +103,24 @@ def _swap(
 ) -> Restored:
     started = time.perf_counter()
     engine.flush()
-    audience = engine.audience()
-    changing = _changing(engine, target)
-    with engine.stranding():
-        with engine.holding(changing) as changed:
-            swapped = engine.call(
-                lambda: history.swap(
-                    engine.volume, author, target, stacks, operation=operation, audience=audience
-                )
-            )
-            changed.update(swapped.invalidation.files)
-        engine.invalidate(swapped.invalidation)
+    swapped = engine.switch(
+        lambda audience: history.swap(
+            engine.volume, author, target, stacks, operation=operation, audience=audience
+        ),
+        *_prospect(engine, target),
+    )
     return _result(operation, target, swapped, started)
 
 
-def _changing(engine: Engine, target: records.CheckpointRecord) -> set[int]:
-    """Inodes that may differ between the present state and a checkpoint."""
+def _prospect(engine: Engine, target: records.CheckpointRecord) -> tuple[set[int], Lineage]:
+    """Inodes that may differ between the present state and a checkpoint, and its lineage."""
     volume = engine.volume
 
-    def find() -> set[int]:
+    def find() -> tuple[set[int], Lineage]:
         volume.sync()
-        return touched_between(
-            volume.reader, volume.main.lineage, volume.reader.lineage(target.epoch)
-        ).inodes
+        lineage = volume.reader.lineage(target.epoch)
+        touched = touched_between(volume.reader, volume.main.lineage, lineage)
+        return touched.inodes, lineage
 
     return engine.call(find)
 

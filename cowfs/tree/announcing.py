@@ -18,12 +18,22 @@ _DIRECTORY = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Gone:
+    """A name that is not there any more, or is another inode's."""
+
+    path: bytes
+    ino: int
+    is_directory: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Appeared:
     """A name that is there now. `target`: of a symbolic link."""
 
     path: bytes
     parent: int
     name: bytes
+    ino: int
     mode: int
     target: bytes
 
@@ -43,10 +53,10 @@ class Modified:
 
 @dataclass(slots=True)
 class Announcement:
-    """gone: (path before, directory inode or 0), files before the directories they were in.
-    directories: (path, mode) of watched directories, when single names would be too many."""
+    """gone: files before the directories they were in. directories: (path, mode) of watched
+    directories, when single names would be too many."""
 
-    gone: list[tuple[bytes, int]] = field(default_factory=list)
+    gone: list[Gone] = field(default_factory=list)
     appeared: list[Appeared] = field(default_factory=list)
     modified: list[Modified] = field(default_factory=list)
     directories: list[tuple[bytes, int]] = field(default_factory=list)
@@ -72,11 +82,11 @@ def announcement(
         moved = old is not None and old[1] == _DIRECTORY and after.inode(old[0]) is not None
         if old is not None and above is not None and not moved:
             # (A directory that only moved is alive; rmdir(2) would kill the kernel's inode.)
-            found.gone.append((_join(above, name), old[0] if old[1] == _DIRECTORY else 0))
+            found.gone.append(Gone(_join(above, name), old[0], old[1] == _DIRECTORY))
         if new is not None:
             _add_appeared(found, after, parent, name, new[0])
         changed.add(parent)
-    found.gone.sort(key=lambda row: (-row[0].count(b"/"), row[0]))
+    found.gone.sort(key=lambda row: (-row.path.count(b"/"), row.path))
     found.appeared.sort(key=lambda row: (row.path.count(b"/"), row.path))
     for ino in sorted(touched.inodes):
         changed.update(_add_modified(found, after, touched, watched, ino))
@@ -93,7 +103,7 @@ def _add_appeared(found: Announcement, after: Snapshot, parent: int, name: bytes
     above, record = after.directory_path(parent), after.inode(ino)
     if above is not None and record is not None:
         path = _join(above, name)
-        found.appeared.append(Appeared(path, parent, name, record.mode, record.target))
+        found.appeared.append(Appeared(path, parent, name, ino, record.mode, record.target))
 
 
 def _add_modified(

@@ -9,6 +9,8 @@ import os
 import time
 
 _COARSE = 5  # CLOCK_REALTIME_COARSE of clock_gettime(2), which the time module does not name
+_TICK_NS = 10_000_000
+"""The longest tick of the coarse clock (CONFIG_HZ=100), ns."""
 _gettime = time.clock_gettime_ns
 
 
@@ -32,3 +34,11 @@ def now() -> int:
     """Time for mtime and ctime, ns. The kernel stamps cached writes with its coarse clock; a
     finer one here would make files written later look older than files created before."""
     return _gettime(_COARSE)
+
+
+def now_after(previous: int) -> int:
+    """The time for a stamp that was `previous`. The kernel's own stamps can be ahead of the coarse
+    clock by a part of its tick (since Linux 6.13 they are never before one that any file system
+    handed out): within a tick the clock does not take a stamp back."""
+    moment = _gettime(_COARSE)
+    return previous if 0 < previous - moment < _TICK_NS else moment

@@ -14,14 +14,12 @@ import random
 import select
 import signal
 import stat
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.mount.calls import PAGE, opened, read_all, write_file
 
-_WORD = struct.Struct("<Q")
 _MOVING = 255
 """In place of a state's number: a restore is running, anything between the two may be seen."""
 _NEVER = frozenset({"EIO", "ENOTCONN", "EBADF", "EAGAIN", "EINTR"})
@@ -268,25 +266,27 @@ class Board:
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, PAGE)
+        # Stores whole words; struct.pack_into would first fill the place with zeros.
+        self._words = memoryview(self._memory).cast("Q")
         self._generation = 0
         self.announce(_MOVING)
 
     def announce(self, state: int) -> None:
         self._generation += 1
-        _WORD.pack_into(self._memory, 0, self._generation << 8 | state)
+        self._words[0] = self._generation << 8 | state
 
     def moving(self) -> None:
         self.announce(_MOVING)
 
     def read(self) -> int:
-        return int(_WORD.unpack_from(self._memory, 0)[0])
+        return int(self._words[0])
 
     def stop(self) -> None:
-        self._memory[8] = 1
+        self._words[1] = 1
 
     @property
     def stopped(self) -> bool:
-        return self._memory[8] == 1
+        return self._words[1] == 1
 
 
 Expected = list[dict[tuple[str, str], Seen]]

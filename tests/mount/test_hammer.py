@@ -88,11 +88,6 @@ def watching(top: Path) -> Iterator[Inotify]:
         watcher.close()
 
 
-@pytest.mark.xfail(
-    reason="known defect: now and then mtime or ctime of a file that is held or watched is that of"
-    " another moment after a restore",
-    strict=False,
-)
 @pytest.mark.parametrize("how", ["nobody else", "handles", "watchers"])
 def test_no_stale_answer(stage: Stage, how: str) -> None:
     """handles: files and mappings are held all the time. watchers: each restore tells inotify."""

@@ -8,13 +8,14 @@ import shutil
 import signal
 import stat
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cowfs.client.rpc import RpcError
-from tests.mount.calls import child_process, eventually, opened, write_file
+from tests.mount.calls import child_process, errno_of, eventually, opened, write_file
 from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.mount.steps import expected, operations
@@ -23,6 +24,12 @@ from tests.support.mounting import Mounted, MountRefusedError, remove_mounts
 
 MountFunction = Callable[..., Mounted]
 _SECONDS = 30
+_CONTROL = "/sys/fs/fuse/connections"
+
+needs_abort = pytest.mark.skipif(
+    os.geteuid() != 0 and not os.path.ismount(_CONTROL),
+    reason=f"a user can abort a connection only where {_CONTROL} is mounted",
+)
 
 
 def base_as_the_daemon_sees_it(mounted: Mounted) -> str:
@@ -174,6 +181,62 @@ def test_paths_of_any_bytes(mount: MountFunction, tmp_path: Path, name: bytes) -
     assert (base / "f").read_bytes() == b"changed"
     again.unmount()
     assert (base / "f").read_bytes() == b"from the base"
+
+
+@needs_abort
+@pytest.mark.parametrize("operation", ["checkpoint", "restore"])
+def test_killed_while_it_calls_through_its_own_mount(
+    mount: MountFunction, base: Path, operation: str
+) -> None:
+    """Files that are open for writing make the daemon call: a thread of it then waits for an answer
+    that nobody will give. Others are not left hanging, and the next mount finds everything."""
+    mounted = mount(base)
+    names = [f"f{number}" for number in range(20)]
+    for name in names:
+        write_file(base / name, b"first" * 100)
+    kept = mounted.checkpoint()
+    before = state_of(base)
+    for _ in range(5):
+        with contextlib.ExitStack() as stack:
+            fds = [stack.enter_context(opened(base / name, os.O_RDWR)) for name in names]
+            stack.enter_context(_again_and_again(lambda: _overwrite(fds)))  # noqa: B023
+            stack.enter_context(_again_and_again(lambda: _do(mounted, operation, kept)))  # noqa: B023
+            time.sleep(0.15)  # many operations; which part of one the kill meets is left to chance
+            mounted.process.kill()
+            assert mounted.process.wait(10) == -signal.SIGKILL
+            assert errno_of(os.listdir, base) == "ENOTCONN"
+        mounted = killed_and_mounted_again(mounted, mount)
+        mounted.restore(kept)
+        assert_same(state_of(base), before)
+
+
+def _overwrite(fds: list[int]) -> None:
+    for fd in fds:
+        os.pwrite(fd, b"other" * 10, 0)
+
+
+def _do(mounted: Mounted, operation: str, kept: str) -> None:
+    if operation == "restore":
+        mounted.restore(kept)
+    else:
+        mounted.checkpoint()
+
+
+@contextlib.contextmanager
+def _again_and_again(step: Callable[[], None]) -> Iterator[None]:
+    """A process that does the same until it fails, or the block ends."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            while True:
+                step()
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def test_store_and_socket_are_private(mount: MountFunction, base: Path) -> None:

@@ -1095,14 +1095,7 @@ def going_on(step: Callable[[int], None]) -> Iterator[None]:
     assert status == 0
 
 
-_MANY = pytest.mark.xfail(
-    reason="known defect: with dozens of appenders one may leave a gap of zeros where it went on"
-    " at the old size before the kernel had the restored one",
-    strict=False,
-)
-
-
-@pytest.mark.parametrize("files", [1, pytest.param(40, marks=_MANY)])
+@pytest.mark.parametrize("files", [1, 40])
 def test_a_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
     """Line-by-line log writers across restores: what one writes during a restore is before or
     after it. A page that was made dirty on top of the old state must not bring its bytes back.
@@ -1133,10 +1126,6 @@ def test_a_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
                 assert all(line.startswith(b"loop ") for line in lines[:-1]), lines[:3]
 
 
-@pytest.mark.xfail(
-    reason="stores into a shared mapping take no lock that would hold them off (durability.md)",
-    strict=False,
-)
 @pytest.mark.parametrize("files", [1, 40])
 def test_a_mapped_writer_that_does_not_stop(workspace: Mounted, files: int) -> None:
     """The same by stores to a shared mapping: only the stored bytes may be after the restore."""

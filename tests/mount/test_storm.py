@@ -90,11 +90,6 @@ def stormy(mount: MountFunction, base: Path) -> Mounted:
     return mount(base)
 
 
-@pytest.mark.xfail(
-    reason="known defect: now and then a time of a held file is that of another moment after a"
-    " restore",
-    strict=False,
-)
 def test_storm(stormy: Mounted) -> None:
     top = stormy.mountpoint
     calm, kept = state_of(top), stormy.checkpoint()
@@ -117,10 +112,6 @@ def test_storm(stormy: Mounted) -> None:
     assert_same(state_of(top), calm)
 
 
-@pytest.mark.xfail(
-    reason="killed while the daemon calls through its own mount: `umount -f` frees it (README)",
-    run=False,
-)
 def test_killed_in_the_middle_of_restores(mount: MountFunction, base: Path) -> None:
     fill_base(base)
     mounted = mount(base)
@@ -153,11 +144,6 @@ def test_killed_in_the_middle_of_restores(mount: MountFunction, base: Path) -> N
         assert right, "a state that was never there"
 
 
-@pytest.mark.xfail(
-    reason="known defect: now and then a time of a held file is that of another moment after a"
-    " restore",
-    strict=False,
-)
 def test_storm_of_an_ordinary_end(stormy: Mounted) -> None:
     """Unmounting by force under the storm: what is found is sound."""
     top = stormy.mountpoint

@@ -127,14 +127,7 @@ def _check_between(before: list[int], found: list[int], after: list[int]) -> Non
     assert all(n <= high + 1 for n, high in zip(found, after, strict=True)), (found, after)
 
 
-_OFF = pytest.mark.xfail(
-    reason="files opened while a checkpoint begins are not held (durability.md): a journal may"
-    " be younger in it than its database",
-    strict=False,
-)
-
-
-@pytest.mark.parametrize("synchronous", ["full", pytest.param("off", marks=_OFF)])
+@pytest.mark.parametrize("synchronous", ["full", "off"])
 @pytest.mark.parametrize("mode", ["wal", "delete", "truncate"])
 def test_checkpoints_of_a_database_in_use(
     workspace: Mounted, tmp_path: Path, env: dict[str, str], mode: str, synchronous: str

@@ -1,0 +1,107 @@
+"""Frees a mount whose daemon was killed while it waited for an answer of its own.
+
+A killed process ends when all its threads have ended. One that is in a system call through the
+mount (a ghost, mount/ghosts.py, or an invalidation that waits for a page) waits for the file system
+that died with it, and cannot be interrupted: the descriptor of /dev/fuse stays open, and everyone
+who touches the mount hangs. So a process without that descriptor stands by. When the daemon's main
+thread is gone and the rest is not, it aborts the connection (Documentation/filesystems/fuse.rst of
+Linux, "Control filesystem"); the mount then answers "Transport endpoint is not connected", as after
+any crash, and is cleaned up by the next `cowfs mount`.
+
+Threading: `Undertaker` is for the main thread, before it starts others: a forked process has only
+the thread that forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_CLONE_NEWNS = 0x00020000
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x40000
+_CONTROL = "/sys/fs/fuse/connections"
+_GRACE_SECONDS = 0.2
+"""How long the daemon's threads may take to end after its main thread."""
+_LOOK_SECONDS = 60
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Undertaker:
+    """The process that stands by. It ends with the daemon, however that ends."""
+
+    def __init__(self) -> None:
+        reading, self._pipe = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                _stand_by(reading, parent)
+            finally:
+                os._exit(0)
+        os.close(reading)
+
+    def watch(self, mountpoint: str) -> None:
+        """The mount is there; it must answer."""
+        os.write(self._pipe, b"%d\n" % os.minor(os.stat(mountpoint).st_dev))
+
+    def dismiss(self) -> None:
+        """The daemon ends in order."""
+        os.close(self._pipe)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGUSR1)
+        os.waitpid(self._pid, 0)
+
+
+def _stand_by(pipe: int, daemon: int) -> None:
+    _libc.prctl(_PR_SET_NAME, b"cowfs-standby", 0, 0, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
+    # Sent when the thread that forked us ends, whatever becomes of the others (prctl(2)).
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
+    _keep_only(pipe)
+    os.chdir("/")
+    while signal.sigtimedwait({signal.SIGUSR1}, _LOOK_SECONDS) is None and os.getppid() == daemon:
+        pass
+    ended = time.monotonic() + _GRACE_SECONDS
+    connection = b""
+    while select.select([pipe], [], [], max(0.0, ended - time.monotonic()))[0]:
+        piece = os.read(pipe, 100)
+        if not piece:
+            return  # the daemon has no descriptors any more
+        connection += piece
+    if connection:
+        abort(int(connection))
+
+
+def _keep_only(pipe: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.closerange(3, pipe)
+    os.closerange(pipe + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def abort(connection: int) -> None:
+    """Abort a FUSE connection: all its requests fail, now and later. Raises OSError."""
+    path = f"{_CONTROL}/{connection}/abort"
+    if not os.path.exists(path) and os.geteuid() == 0:
+        _mount_control()
+    with open(path, "w", encoding="ascii") as file:
+        file.write("1")
+
+
+def _mount_control() -> None:
+    """For this process alone: distributions mount it for all, containers often do not."""
+    if (
+        _libc.unshare(_CLONE_NEWNS) != 0
+        or _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) != 0
+        or _libc.mount(b"fusectl", _CONTROL.encode(), b"fusectl", 0, None) != 0
+    ):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

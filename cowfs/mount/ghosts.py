@@ -1,0 +1,117 @@
+"""Ghosts: threads of the daemon that make system calls through the mount.
+
+The handlers know a ghost's thread id and change nothing for it, while the kernel takes over what
+the call would have done to its own copy of an inode. A ghost reaches an inode without knowing a
+path: the hidden directory `GHOSTS_NAME`, which only ghosts find, has every inode number for a name.
+What a ghost holds on to in there locks no directory that anyone else uses.
+
+Threading: for the daemon's worker threads; never the FUSE thread, which these calls wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pyfuse3
+
+from cowfs.mount.loop import Loop
+from cowfs.mount.operations import GHOSTS_INO, GHOSTS_NAME
+
+
+class Ghosts:
+    """Makes ghosts of threads."""
+
+    def __init__(self, loop: Loop, mountpoint: str) -> None:
+        self._operations = loop.operations
+        self._mountpoint = os.fsencode(mountpoint)
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def root(self) -> Iterator[int]:
+        """A descriptor of the top of the mount."""
+        fd = os.open(self._mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def haunting(self) -> Iterator[None]:
+        """The calling thread is a ghost."""
+        ghosts, me = self._operations.ghosts, threading.get_native_id()
+        ghosts.add(me)
+        try:
+            yield
+        finally:
+            ghosts.discard(me)
+
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[None]:
+        """The calling ghost is one that the handlers let wait (mount/holding.py)."""
+        holders, me = self._operations.holders, threading.get_native_id()
+        holders.add(me)
+        try:
+            yield
+        finally:
+            holders.discard(me)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[int]:
+        """The calling thread is a ghost, and no other thread is that comes here; yields a
+        descriptor of the hidden directory."""
+        with self._lock, self.haunting(), self._hidden_directory() as hidden:
+            try:
+                yield hidden
+            finally:
+                opened = self._operations.opened
+                while opened:
+                    notify(pyfuse3.invalidate_inode, opened.pop(), True)
+
+    @contextlib.contextmanager
+    def _hidden_directory(self) -> Iterator[int]:
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        fd = os.open(self._mountpoint + b"/" + GHOSTS_NAME, flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def hidden_name(ino: int) -> Iterator[bytes]:
+    """The name of an inode in the hidden directory; the kernel forgets it afterwards."""
+    name = b"%d" % ino
+    try:
+        yield name
+    finally:
+        notify(pyfuse3.invalidate_entry, GHOSTS_INO, name)
+
+
+def place(hidden: int, name: bytes) -> bytes:
+    """A path for calls that take no directory descriptor."""
+    return b"/proc/self/fd/%d/%s" % (hidden, name)
+
+
+def open_hidden(hidden: int, name: bytes) -> int:
+    """Open an inode whatever its mode is: a ghost's chmod(2) changes only what the kernel shows."""
+    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    for mode in (os.O_RDONLY, os.O_WRONLY):
+        try:
+            return os.open(name, mode | flags, dir_fd=hidden)
+        except PermissionError:
+            continue
+    os.chmod(name, 0o600, dir_fd=hidden)
+    return os.open(name, os.O_RDONLY | flags, dir_fd=hidden)
+
+
+def notify(fn: Callable[..., None], *args: object) -> None:
+    """A notification about something that the kernel may have forgotten meanwhile."""
+    try:
+        fn(*args)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY):
+            raise
