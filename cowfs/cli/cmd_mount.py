@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -369,24 +368,17 @@ def _serve(context: Context, plan: Plan, cleaned: bool) -> None:
     """Be the daemon; ends when the workspace is unmounted."""
     from cowfs.daemon.process import Config, serve
 
-    ready, tell = os.pipe()
     started = time.perf_counter()
     refused: list[dict[str, Any]] = []
 
-    def wait() -> None:
-        with open(ready, "rb") as file:
-            line = file.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"ok": False, "error": {}}
+    def tell(answer: dict[str, Any]) -> None:
         if answer["ok"]:
             _announce(context, plan, answer["pid"], time.perf_counter() - started, cleaned)
         else:
             refused.append(answer["error"])
 
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
     code = serve(Config(**plan.config), tell, foreground=True)
-    thread.join(1.0)
-    if refused and refused[0]:
+    if refused:
         from cowfs.client.rpc import RpcError
 
         raise RpcError(refused[0])

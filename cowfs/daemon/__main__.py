@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from typing import Any
 
 from cowfs.daemon.process import Config, serve
 
+
+def main(config: str, ready_fd: int) -> int:
+    """Serve; one JSON line on `ready_fd` says how mounting went."""
+
+    def tell(message: dict[str, Any]) -> None:
+        os.write(ready_fd, json.dumps(message).encode() + b"\n")
+        os.close(ready_fd)
+
+    return serve(Config(**json.loads(config)), tell, foreground=False)
+
+
 if __name__ == "__main__":
-    sys.exit(serve(Config(**json.loads(sys.argv[1])), int(sys.argv[2]), foreground=False))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
-import json
 import logging
 import logging.handlers
 import os
@@ -294,14 +293,11 @@ def set_up_logging(store: Path, *, foreground: bool) -> None:
     logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
 
 
-def serve(config: Config, ready_fd: int | None, *, foreground: bool) -> int:
-    """Mount and serve; tells `ready_fd` in one JSON line how mounting went. Returns exit code."""
+def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground: bool) -> int:
+    """Mount and serve; tells once how mounting went. Returns an exit code.
 
-    def tell(message: dict[str, Any]) -> None:
-        if ready_fd is not None:
-            os.write(ready_fd, json.dumps(message).encode() + b"\n")
-            os.close(ready_fd)
-
+    For the main thread of a process that has no other threads yet.
+    """
     store = Path(config.store)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(store, 0o700)
