@@ -96,7 +96,7 @@ class Holder:
 
         def begin() -> dict[int, bool]:
             then = Snapshot(loop.volume.reader, after)
-            return {ino: _has_size(then, ino, inodes[ino].size) for ino in loop.begin_hold(among)}
+            return {ino: _keeps_size(then, ino, inodes[ino].size) for ino in loop.begin_hold(among)}
 
         def swap() -> tuple[Swapped, set[int]]:
             sizes = {ino: inodes[ino].size for ino in loop.held}
@@ -186,14 +186,15 @@ class Holder:
         raise OSError(errno.EAGAIN, "the kernel does not see its setuid bit")
 
     def _times(self, ino: int) -> tuple[int, int] | None:
-        """(atime, mtime) of an inode that has a name (FUSE thread)."""
+        """(atime, mtime) of an inode (FUSE thread)."""
         inode = self._loop.volume.main.inodes.get(ino)
-        return None if inode is None or inode.orphan_epoch else (inode.atime, inode.mtime)
+        return None if inode is None else (inode.atime, inode.mtime)
 
 
-def _has_size(then: Snapshot, ino: int, size: int) -> bool:
+def _keeps_size(then: Snapshot, ino: int, size: int) -> bool:
+    """An inode that will have no name goes on as it is."""
     record = then.inode(ino)
-    return record is not None and record.size == size
+    return record is None or record.size == size
 
 
 def _drop_pages(inodes: set[int]) -> None:

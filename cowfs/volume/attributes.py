@@ -14,7 +14,7 @@ from cowfs.store.snapshot import Snapshot
 from cowfs.types import NAME_MAX
 from cowfs.volume import data
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError, now_after, storable
+from cowfs.volume.posix import PosixError, now, now_after, storable
 from cowfs.volume.view import View
 
 XATTR_SIZE_MAX = 65536
@@ -61,7 +61,7 @@ def set_attributes(
     if ctime is None:
         if not changed and (mode is uid is gid is atime is mtime is None):
             return
-        ctime = now_after(inode.ctime)
+        ctime = now() if size is None else now_after(inode.ctime)
     ctime = storable(ctime)
     if ctime != inode.ctime:
         inode.ctime = ctime
@@ -90,7 +90,7 @@ def set_xattr(view: View, inode: Inode, name: bytes, value: bytes) -> None:
     current[name] = value
     if not inode.orphan_epoch:
         view.xattrs[(inode.ino, name)] = value
-    inode.ctime = now_after(inode.ctime)
+    inode.ctime = now()
     view.mark(inode)
 
 
@@ -102,5 +102,5 @@ def remove_xattr(view: View, inode: Inode, name: bytes) -> None:
     del current[name]
     if not inode.orphan_epoch:
         view.xattrs[(inode.ino, name)] = None
-    inode.ctime = now_after(inode.ctime)
+    inode.ctime = now()
     view.mark(inode)

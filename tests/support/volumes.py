@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,10 +14,11 @@ from cowfs.format import records
 from cowfs.service import restore as restoring
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import LocalEngine
+from cowfs.store.lineage import Lineage
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume import attributes, data, namespace
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
-from cowfs.volume.history import Author, Invalidation
+from cowfs.volume.history import Audience, Author, Invalidation, Swapped
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.view import View
@@ -79,8 +81,12 @@ class _Engine(LocalEngine):
         super().__init__(rig.volume)
         self._rig = rig
 
-    def invalidate(self, invalidation: Invalidation) -> None:
-        self._rig.told.append(invalidation)
+    def switch(
+        self, change: Callable[[Audience], Swapped], among: set[int], after: Lineage
+    ) -> Swapped:
+        swapped = super().switch(change, among, after)
+        self._rig.told.append(swapped.invalidation)
+        return swapped
 
 
 class Rig:
