@@ -9,7 +9,7 @@ import pytest
 from tests.fuzz import mount_machine
 from tests.fuzz.mount_machine import Failure
 from tests.fuzz.side import Step
-from tests.fuzz.traces import OPEN, TRACES
+from tests.fuzz.traces import TRACES
 
 RUNS = [("mount", 1), ("mount", 2), ("mount", 3), ("watch", 2), ("watch", 3)]
 STEPS = 500
@@ -31,10 +31,4 @@ def test_same_as_an_ordinary_file_system(
 
 @pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
 def test_what_failed_once(needs_fuse: None, tmp_path: Path, trace: list[Step]) -> None:
-    _check(mount_machine.replay(trace, parent=tmp_path), "")
-
-
-@pytest.mark.xfail(reason="a defect that is known", raises=AssertionError, strict=True)
-@pytest.mark.parametrize("trace", OPEN.values(), ids=OPEN)
-def test_what_still_fails(needs_fuse: None, tmp_path: Path, trace: list[Step]) -> None:
     _check(mount_machine.replay(trace, parent=tmp_path), "")

@@ -88,10 +88,7 @@ TRACES: dict[str, list[Step]] = {
         ("link", "d/b", "z"),
         ("remount", "apply"),
     ],
-}
-
-# What is still wrong. When one of these passes, move it up.
-OPEN: dict[str, list[Step]] = {
+    # The base has a new directory where a removed one lay that comes back.
     "restore-after-apply-made-a-directory-anew": [
         ("checkpoint", False),
         ("unlink", "a/b/a"),

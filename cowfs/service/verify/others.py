@@ -146,9 +146,10 @@ def _origin_fault(scan: Scan, number: int, record: records.OriginRecord) -> str:
         return "" if (record.parent, record.name) == (0, b"") else "the root has a place"
     if fault := _place_fault(record.parent, record.name):
         return fault
-    # What was lost may be so with its directory.
-    lost = record.state == records.ORIGIN_LOST
-    if not lost and not scan.has("origin", keys.pack_id(record.parent)):
+    # What was lost, or saved in the store, may be so with its directory (an apply removed it).
+    sealed = record.state == records.ORIGIN_DONE and _kind(scan, number) != _DIRECTORY
+    away = sealed or record.state == records.ORIGIN_LOST
+    if not away and not scan.has("origin", keys.pack_id(record.parent)):
         return f"directory {record.parent} did not come from the base"
     return ""
 
