@@ -98,7 +98,7 @@ def _base_block(view: View, content: int, base_size: int, number: int) -> bytes 
     try:
         fd = volume.base.cached_file(content, path, recorded_fingerprint(entry))
         if fd is None:
-            importer.lose(content)
+            volume.external.lose(content)
             raise PosixError(errno.EIO)
         return os.pread(fd, min(BLOCK_SIZE, base_size - start), start)
     except OSError as error:
@@ -134,11 +134,11 @@ def open_file(view: View, inode: Inode) -> None:
         found is None
         or replaced  # other names may still lead to the old file
         or not stat.S_ISREG(found.st.st_mode)
-        or importer.written(view, inode, entry)
+        or volume.external.written(view, inode, entry)
     ):
-        importer.gone(entry, (origin.parent, origin.name))
+        volume.external.gone(entry, (origin.parent, origin.name))
         return
-    importer.adopt_file(view, inode, origin.parent, found)
+    volume.external.adopt_file(view, inode, origin.parent, found)
     volume.problem("external", path, "changed outside while mounted, adopted")
 
 

@@ -109,7 +109,7 @@ class View:
             inode.entries = {
                 name: ino << 4 | kind for name, ino, kind in self.snapshot.entries(inode.ino)
             }
-            self.volume.importer.check_directory(self, inode)
+            self.volume.external.check_directory(self, inode)
 
     def parent_of(self, directory: Inode) -> int:
         """Inode number of `..`."""

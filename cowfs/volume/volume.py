@@ -20,6 +20,7 @@ from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.base import Base, BaseEntry
+from cowfs.volume.external import External
 from cowfs.volume.importing import Importer, root_records
 from cowfs.volume.inode import Buffer, Inode
 from cowfs.volume.posix import PosixError
@@ -48,6 +49,7 @@ class Volume:
         self.problems: deque[dict[str, str]] = deque(maxlen=_KEPT_PROBLEMS)
         self.orphans: set[int] = set()
         self.importer = Importer(self)
+        self.external = External(self)
         self.group_size = 0
         self._next_id = self._counter(b"next_id")
         self.next_epoch = self._counter(b"next_epoch")
