@@ -8,6 +8,10 @@ import sys
 from typing import Any
 
 from cowfs.daemon.process import Config, serve
+from cowfs.store import steps
+
+_DIE_AT = "COWFS_DIE_AT"
+"""STEP:N in the environment: crash tests choose where this process ends (store/steps.py)."""
 
 
 def main(config: str, ready_fd: int) -> int:
@@ -17,6 +21,8 @@ def main(config: str, ready_fd: int) -> int:
         os.write(ready_fd, json.dumps(message).encode() + b"\n")
         os.close(ready_fd)
 
+    step, _, passes = os.environ.get(_DIE_AT, "").partition(":")
+    steps.arm(step, int(passes or 1))
     return serve(Config(**json.loads(config)), tell, foreground=False)
 
 

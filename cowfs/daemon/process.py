@@ -34,6 +34,7 @@ from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
 from cowfs.service.apply import apply, unfinished
 from cowfs.service.engine import LocalEngine, commit
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
+from cowfs.store.steps import reached
 from cowfs.volume.history import Author
 from cowfs.volume.volume import Volume
 
@@ -193,11 +194,14 @@ class Daemon:
         held = holders(mountpoint, author.pid)
         if held and not force:
             raise BusyError(path=mountpoint, holders=describe(held), pids=[h.pid for h in held])
+        reached("unmount.begin")
         self.kernel.flush()
         commit(self.engine)
+        reached("unmount.committed")
         applied: dict[str, Any] | None = None
         if apply_head:
             applied = apply(self.engine, author, progress).to_json()
+            reached("unmount.applied")
         try:
             kernel_unmount(mountpoint, lazy=force)
         except OSError as error:
@@ -205,6 +209,7 @@ class Daemon:
                 names = describe(holders(mountpoint)) or "a process that cannot be seen"
                 raise BusyError(path=mountpoint, holders=names, pids=[]) from None
             raise UnmountFailedError(path=mountpoint, detail=str(error)) from None
+        reached("unmount.done")
         self._apply_last = author if apply_head else None
         if force:
             self.loop.stop()

@@ -10,6 +10,7 @@ import re
 from cowfs.errors import BadLabelError, LabelInUseError
 from cowfs.format import records
 from cowfs.service.engine import Engine
+from cowfs.store.steps import reached
 from cowfs.volume import history
 from cowfs.volume.history import Author
 
@@ -41,7 +42,10 @@ def checkpoint(
                 raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
         return history.seal(engine.volume, author, kind=kind, message=message, label=label)
 
+    reached("checkpoint.begin")
     sealed = engine.at_one_moment(seal)
+    reached("checkpoint.sealed")
     engine.volume.writer.wait(sealed.group)
+    reached("checkpoint.durable")
     engine.call(engine.volume.reap)
     return sealed.checkpoint

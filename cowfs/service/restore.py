@@ -13,6 +13,7 @@ from cowfs.format import records
 from cowfs.service.engine import Engine
 from cowfs.service.selectors import get_checkpoint, resolve
 from cowfs.store.lineage import Lineage
+from cowfs.store.steps import reached
 from cowfs.tree.changes import touched_between
 from cowfs.volume import history, partial
 from cowfs.volume.history import Author
@@ -67,6 +68,7 @@ def restore(
         ),
         *_prospect(engine, target),
     )
+    reached("restore.told")
     return _result("restore", target, swapped, started)
 
 
@@ -109,6 +111,7 @@ def _swap(
         ),
         *_prospect(engine, target),
     )
+    reached("restore.told")
     return _result(operation, target, swapped, started)
 
 

@@ -34,6 +34,7 @@ from cowfs.errors import (
 )
 from cowfs.format import records, version
 from cowfs.store.pages import is_cut_off
+from cowfs.store.steps import reached
 from cowfs.types import BLOCK_SIZE
 
 TABLES = (
@@ -283,6 +284,7 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(path, 0o700)
     owner = lock_owner(path)
+    reached("create.begin")
     try:
         (path / "data.mdb").touch(mode=0o600)
         env = _open_env(path, writable=True)
@@ -293,11 +295,13 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
         version.VERSION, 0, 0, uuid.uuid4().hex, time.time_ns(), BLOCK_SIZE
     )
     try:
+        reached("create.opened")
         with env.begin(write=True) as txn:
             tables = {name: env.open_db(name.encode(), txn=txn) for name in TABLES}
             for table, key, value in initial:
                 txn.put(key, value, db=tables[table])
             txn.put(b"format", records.encode(record), db=tables["meta"])
+        reached("create.committed")
         store = Store(path, env, writable=True)
     except BaseException:
         env.close()

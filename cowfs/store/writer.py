@@ -26,6 +26,7 @@ from cowfs.errors import DamagedRecordError, StoreDamagedError, StoreFullError
 from cowfs.format import codec, keys, records
 from cowfs.store.env import Cursor, LmdbError, Store, Transaction
 from cowfs.store.lineage import Lineage
+from cowfs.store.steps import reached
 
 log = logging.getLogger(__name__)
 
@@ -189,11 +190,16 @@ class Writer:
                 self.commits += 1
                 self._changed.notify_all()
             self._notify()
+            reached("commit.told")
 
     def _commit(self, groups: list[TransactionGroup]) -> None:
+        reached("commit.begin")
         with self._store.begin(write=True) as txn:
             for group in groups:
                 _Apply(self._store, txn, group).run()
+                reached("commit.group")
+            reached("commit.before-sync")
+        reached("commit.after-sync")
 
 
 class _Apply:

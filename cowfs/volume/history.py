@@ -12,6 +12,7 @@ from cowfs.errors import CowfsError
 from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
+from cowfs.store.steps import reached
 from cowfs.store.writer import TransactionGroup, now
 from cowfs.tree.announcing import Announcement, announcement
 from cowfs.tree.changes import Touched, differing
@@ -142,22 +143,27 @@ def swap(
     Raises StoreFullError; nothing was changed then.
     """
     volume.sync()
+    reached("restore.begin")
     view = volume.main
     before = view.lineage
     parent = volume.reader.lineage(target.epoch)
     rescue, group, lineage = _advance(
         volume, author, parent, branch, operation, "rescue", "", "", target.id
     )
+    reached("restore.submitted")
     try:
         volume.writer.wait(group)
     except CowfsError:
         if volume.withdraw(group):
             raise
+    reached("restore.durable")
     volume.reap()
     _enter(view, lineage)
+    reached("restore.entered")
     old = Snapshot(volume.reader, before)
     touched = differing(old, view.snapshot)
     invalidation = _reload(view, touched, before)
+    reached("restore.reloaded")
     invalidation.announcement = audience.announcement(old, view.snapshot, touched)
     return Swapped(rescue, touched, invalidation)
 

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from cowfs.errors import UnknownPathError
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
+from cowfs.store.steps import reached
 from cowfs.tree.changes import differing, same_content
 from cowfs.volume import data, history
 from cowfs.volume.history import NOBODY, Audience, Author, Swapped
@@ -56,12 +57,15 @@ def restore_paths(
             )
     rescue = history.rescue(volume, author, target, branch, "restore")
     volume.sync()
+    reached("restore-paths.rescued")
     editor = _Editor(view, Snapshot(volume.reader, lineage), exclude)
     view.editing = True
     try:
         for path in _outermost(paths):
             editor.restore(path)
+        reached("restore-paths.edited")
         volume.sync()
+        reached("restore-paths.durable")
     finally:
         view.editing = False
     before = Snapshot(volume.reader, view.lineage.at(rescue.epoch))

@@ -18,6 +18,7 @@ from cowfs.format import keys, records
 from cowfs.store.env import Store, create_store, open_store
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot, read_block
+from cowfs.store.steps import reached
 from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.external import External
@@ -164,6 +165,7 @@ class Volume:
         group.put("meta", b"next_id", keys.pack_id(self._next_id))
         group.put("meta", b"next_epoch", keys.pack_id(self.next_epoch))
         self._waiting.append((group, pinned, frozen))
+        reached("group.frozen")
         self.writer.submit(group)
         return group
 
@@ -222,16 +224,19 @@ class Volume:
 
     def close(self) -> None:
         """Commit and close everything. Raises StoreFullError when the last commit fails."""
+        reached("close.begin")
         try:
             self.quiesce()
         finally:
             try:
                 self.writer.close()
+                reached("close.committed")
             finally:
                 self.reader.close()
                 if self.base is not None:
                     self.base.forget()
                 self.store.close()
+                reached("close.done")
 
 
 def open_volume(path: Path, base: Base | None) -> Volume:
