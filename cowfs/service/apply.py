@@ -29,10 +29,12 @@ from typing import Any
 
 from cowfs.errors import ApplyConflictError
 from cowfs.format import keys, records
-from cowfs.service.applying import Executor, Mover, Plan, make_plan, staging_place
+from cowfs.service.applying.executor import Executor, Mover, staging_place
+from cowfs.service.applying.plan import Plan, make_plan
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
 from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.store.steps import reached
 from cowfs.volume import data
 from cowfs.volume.history import Author
 from cowfs.volume.posix import PosixError
@@ -79,6 +81,7 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
         raise ApplyConflictError(path="", detail="the base directory is not there")
     engine.flush()
     commit(engine)
+    reached("apply.begin")
     resumed = unfinished(engine)
     if resumed is None and not dry_run:
         _adopt_external(engine)
@@ -103,8 +106,11 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
     if plan.empty:
         _finish(engine, plan, epoch, {})
         return result
+    reached("apply.sealed")
     _save_old_content(engine, plan, progress)
+    reached("apply.saved")
     _set_applying(engine, epoch)
+    reached("apply.marked")
     with Reader(volume.store) as reader:
         before = Snapshot(reader, reader.lineage(volume.branch.applied))
         after = Snapshot(reader, reader.lineage(epoch))
@@ -117,8 +123,11 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
                 path=path or ".", detail=error.strerror or str(error)
             ) from None
         result.problems = executor.problems
+    reached("apply.written")
     _syncfs(volume.base.fd)
+    reached("apply.synced")
     _finish(engine, plan, epoch, found)
+    reached("apply.recorded")
     return result
 
 

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from cowfs.errors import ApplyConflictError
-from cowfs.service import applying
 from cowfs.service.apply import Applied, apply
+from cowfs.service.applying import attributes as applied_attributes
+from cowfs.service.applying import executor
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, data
 from cowfs.volume.base import STAGING
@@ -475,7 +476,8 @@ def test_stopped_at_every_call(
         tree = rig.tree()
         stopping = StoppingOs(stop_at)
         with monkeypatch.context() as patch:
-            patch.setattr(applying, "os", stopping)
+            for module in (executor, applied_attributes):
+                patch.setattr(module, "os", stopping)
             try:
                 run(rig)
             except StoppedError:

@@ -1,151 +1,26 @@
-"""The plan and the execution of an apply: from one sealed state to another in a real directory.
+"""Carries out the plan of an apply in a real directory.
 
-Threading: a plan is data; an `Executor` belongs to one thread.
+Threading: an `Executor` belongs to one thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from cowfs.format import keys, records
+from cowfs.service.applying import attributes
+from cowfs.service.applying.contents import LostContentError, pieces, same_bytes
+from cowfs.service.applying.plan import Name, Plan
 from cowfs.store.snapshot import Snapshot
-from cowfs.tree.changes import differing, same_content
-from cowfs.types import BLOCK_SIZE
-from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, read_xattrs, same_file
+from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
-Name = tuple[int, bytes]
 Mover = Callable[[Callable[[], os.stat_result], records.BaseRecord, int, bytes], None]
 """Runs a rename that returns the lstat afterwards, and records the new place (parent, name)."""
-
-
-@dataclass(slots=True)
-class Plan:
-    """What has to change. Names are (directory inode, name).
-
-    gone_names, new_names: name to inode. touched: inodes whose attributes or content may differ.
-    rewritten: files with other content under a name that stays or moves. created, deleted, moved:
-    inodes; removed_directories: those of the deleted. directories: those of the new state whose
-    entries change.
-    """
-
-    gone_names: dict[Name, int] = field(default_factory=dict)
-    new_names: dict[Name, int] = field(default_factory=dict)
-    touched: set[int] = field(default_factory=set)
-    rewritten: set[int] = field(default_factory=set)
-    created: set[int] = field(default_factory=set)
-    deleted: set[int] = field(default_factory=set)
-    removed_directories: set[int] = field(default_factory=set)
-    moved: set[int] = field(default_factory=set)
-    directories: set[int] = field(default_factory=set)
-    contents_to_seal: list[int] = field(default_factory=list)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.gone_names or self.new_names or self.touched)
-
-
-def make_plan(before: Snapshot, after: Snapshot) -> Plan:
-    """The difference between what the base shows and what it shall show."""
-    plan = Plan()
-    touched = differing(before, after)
-    for name in touched.names:
-        old, new = before.lookup(*name), after.lookup(*name)
-        if old is not None:
-            plan.gone_names[name] = old[0]
-        if new is not None:
-            plan.new_names[name] = new[0]
-        plan.directories.add(name[0])
-    contents = set()
-    waiting = list(touched.inodes | {parent for parent, _ in touched.names})
-    while waiting:
-        directory = waiting.pop()
-        for name, known in _adopted_and_gone(before, after, directory):
-            plan.gone_names[name] = known.ino
-            plan.directories.add(directory)
-            record = after.inode(known.ino)
-            if record is None and known.kind == records.kind_of(stat.S_IFDIR):
-                waiting.append(known.ino)
-            if known.content and (record is None or record.content != known.content):
-                contents.add(known.content)
-    inodes = touched.inodes | set(plan.gone_names.values()) | set(plan.new_names.values())
-    for ino in inodes:
-        old_record, new_record = before.inode(ino), after.inode(ino)
-        if new_record is None:
-            plan.deleted.add(ino)
-            if old_record is not None and stat.S_ISDIR(old_record.mode):
-                plan.removed_directories.add(ino)
-        elif old_record is None:
-            plan.created.add(ino)
-            plan.touched.add(ino)
-            if stat.S_ISREG(new_record.mode) and (adopted := _adopted_content(after, ino)):
-                plan.rewritten.add(ino)
-                if adopted != new_record.content:
-                    contents.add(adopted)
-        else:
-            plan.touched.add(ino)
-            if stat.S_ISREG(new_record.mode) and not same_content(before, after, ino):
-                plan.rewritten.add(ino)
-    plan.moved = set(plan.gone_names.values()) & set(plan.new_names.values())
-    plan.directories = {ino for ino in plan.directories if after.inode(ino) is not None}
-    for ino in plan.rewritten | plan.deleted | plan.created:
-        old_record, new_record = before.inode(ino), after.inode(ino)
-        if old_record is not None and stat.S_ISREG(old_record.mode):
-            contents.add(old_record.content)
-        # Adopted from outside and then written here: the rest of it is still in the base file.
-        if new_record is not None and any(True for _ in after.extents(new_record.content)):
-            contents.add(new_record.content)
-    for content in sorted(contents):
-        origin = before.reader.get("origin", keys.pack_id(content))
-        if origin is not None and records.unpack_origin(origin).state == records.ORIGIN_UNLISTED:
-            plan.contents_to_seal.append(content)
-    return plan
-
-
-def _adopted_and_gone(
-    before: Snapshot, after: Snapshot, directory: int
-) -> Iterator[tuple[Name, records.BaseRecord]]:
-    """What was made outside since the last apply, was adopted, and has lost its name here: neither
-    of the two states has it, the base has."""
-    for key, value in before.reader.scan("base", keys.pack_id(directory)):
-        name, known = (directory, key[8:]), records.unpack_base(value)
-        if not known.ino or before.lookup(*name) is not None or b"/" in name[1]:
-            continue
-        found = after.lookup(*name)
-        if found is None or found[0] != known.ino:
-            yield name, known
-
-
-def _base_path(snapshot: Snapshot, ino: int) -> bytes | None:
-    """Where the base has a directory that neither state has, None when it has not."""
-    parts: list[bytes] = []
-    while ino != 1:
-        value = snapshot.reader.get("origin", keys.pack_id(ino))
-        if value is None:
-            return None
-        origin = records.unpack_origin(value)
-        parts.append(origin.name)
-        ino = origin.parent
-    return b"/".join(reversed(parts))
-
-
-def _adopted_content(after: Snapshot, ino: int) -> int:
-    """The content under which a file that was made outside was adopted, 0 when it was not."""
-    for name in after.links(ino):
-        value = after.reader.get("base", keys.base_key(*name))
-        if value and (known := records.unpack_base(value)).ino == ino:
-            return known.content
-    return 0
-
-
-class LostContentError(OSError):
-    """What a file had is neither in the base nor in the store."""
 
 
 class Executor:
@@ -406,7 +281,9 @@ class Executor:
                 return True  # the old file, which is still to be rewritten
             if known is not None and known.ino == ino and ino not in self._plan.rewritten:
                 return same_file(st, recorded_fingerprint(known))
-            return self._is_its_base(name, st, record) or self._same_bytes(path, st, record)
+            return self._is_its_base(name, st, record) or same_bytes(
+                self._base, path, st, self._after, record
+            )
         return st.st_rdev == record.rdev
 
     def _is_its_base(self, name: Name, st: os.stat_result, record: records.InodeRecord) -> bool:
@@ -422,18 +299,7 @@ class Executor:
         )
 
     def _same_bytes(self, path: bytes, st: os.stat_result, record: records.InodeRecord) -> bool:
-        if st.st_size != record.size:
-            return False
-        fd = self._base.open_file(path)
-        try:
-            at = 0
-            for offset, wanted in self._content(record):
-                if not _is_zero(fd, at, offset) or os.pread(fd, len(wanted), offset) != wanted:
-                    return False
-                at = offset + len(wanted)
-            return _is_zero(fd, at, record.size)
-        finally:
-            os.close(fd)
+        return same_bytes(self._base, path, st, self._after, record)
 
     def _move_aside(self, path: bytes) -> None:
         """Something that the workspace does not know lies where a name has to come: keep it."""
@@ -484,20 +350,6 @@ class Executor:
 
     # -- contents -----------------------------------------------------------------------------
 
-    def _content(self, record: records.InodeRecord) -> Iterator[tuple[int, bytes]]:
-        """(offset, bytes) of everything that is not a hole."""
-        below = (min(record.base_size, record.size) + BLOCK_SIZE - 1) // BLOCK_SIZE
-        above = (number for number, _ in self._after.extents(record.content, below))
-        for number in itertools.chain(range(below), above):
-            offset = number * BLOCK_SIZE
-            if offset >= record.size:
-                return
-            digest, counts = self._after.block_source(record.content, number, record.base_size)
-            if digest is None:
-                raise LostContentError(errno.EIO, "its old content is not in the store")
-            if digest:
-                yield offset, self._after.block(digest)[: min(counts, record.size - offset)]
-
     def _forget_new(self, ino: int) -> None:
         """Remove what an interrupted run was making: it may be incomplete."""
         with contextlib.suppress(FileNotFoundError):
@@ -508,7 +360,7 @@ class Executor:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(_new_name(ino), flags, 0o600, dir_fd=self._staging)
         try:
-            for offset, piece in self._content(record):
+            for offset, piece in pieces(self._after, record):
                 os.pwrite(fd, piece, offset)
             os.ftruncate(fd, record.size)
         finally:
@@ -570,63 +422,17 @@ class Executor:
         known = (self._known(name) for name in names)
         return {recorded_fingerprint(k)[:4] for k in known if k is not None and k.ino == ino}
 
-    # -- attributes ---------------------------------------------------------------------------
-
     def _set_attributes(self) -> None:
-        """Files first, then directories from the deepest up, since entries change their times."""
-        directories = []
-        for ino in sorted(self._plan.touched):
+        """Of everything that was touched, and of the directories whose entries changed."""
+        found = []
+        for ino in sorted(self._plan.touched | self._plan.directories):
             record = self._after.inode(ino)
-            if record is None:
-                continue
             paths = self._after.names_of(ino) if ino != 1 else [b"."]
-            if not paths:
-                continue
-            if stat.S_ISDIR(record.mode):
-                directories.append((paths[0], ino, record))
-            else:
-                self._step(paths[0])
-                self._set_one(paths[0], ino, record)
-        for ino in self._plan.directories - self._plan.touched:
-            record = self._after.inode(ino)
-            above = self._after.directory_path(ino)
-            if record is not None and above is not None:
-                directories.append((above or b".", ino, record))
-        directories.sort(key=lambda row: row[0].count(b"/") if row[0] != b"." else -1, reverse=True)
-        for path, ino, record in directories:
+            if record is not None and paths:
+                found.append((paths[0], ino, record))
+        for path, ino, record in attributes.in_order(found):
             self._step(path)
-            self._set_one(path, ino, record)
-
-    def _set_one(self, path: bytes, ino: int, record: records.InodeRecord) -> None:
-        """Owner, mode, extended attributes, times."""
-        st = self._lstat(path)
-        if st is None:
-            return  # it could not be made, which was reported
-        with self._parent(path) as (fd, name):
-            if (st.st_uid, st.st_gid) != (record.uid, record.gid):
-                try:
-                    os.chown(name, record.uid, record.gid, dir_fd=fd, follow_symlinks=False)
-                except PermissionError:
-                    self._problem(path, f"owner {record.uid}:{record.gid} cannot be set")
-            link = stat.S_ISLNK(record.mode)
-            self._set_xattrs(path, b"/proc/self/fd/%d/%s" % (fd, name), ino)
-            if not link:
-                os.chmod(name, stat.S_IMODE(record.mode), dir_fd=fd)
-            os.utime(name, ns=(record.atime, record.mtime), dir_fd=fd, follow_symlinks=False)
-
-    def _set_xattrs(self, path: bytes, place: bytes, ino: int) -> None:
-        wanted, found = self._after.xattrs(ino), read_xattrs(place)
-        for name in found.keys() - wanted.keys():
-            with contextlib.suppress(OSError):
-                os.removexattr(place, name, follow_symlinks=False)
-        for name, value in wanted.items():
-            if found.get(name) == value:
-                continue
-            try:
-                os.setxattr(place, name, value, follow_symlinks=False)
-            except OSError as error:
-                text = name.decode("utf-8", "surrogateescape")
-                self._problem(path, f"attribute {text} cannot be set: {error.strerror}")
+            attributes.set_one(self._base, path, record, self._after.xattrs(ino), self._problem)
 
     # -- staging and results ------------------------------------------------------------------
 
@@ -680,20 +486,17 @@ class Executor:
         return found
 
 
-def _is_zero(fd: int, start: int, end: int) -> bool:
-    """Whether a file has only zeros in [start, end); its holes are not read."""
-    while start < end:
-        try:
-            start = os.lseek(fd, start, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return True
-        piece = os.pread(fd, max(0, min(BLOCK_SIZE, end - start)), start)
-        if piece.count(0) != len(piece):
-            return False
-        start += max(len(piece), 1)
-    return True
+def _base_path(snapshot: Snapshot, ino: int) -> bytes | None:
+    """Where the base has a directory that neither state has, None when it has not."""
+    parts: list[bytes] = []
+    while ino != 1:
+        value = snapshot.reader.get("origin", keys.pack_id(ino))
+        if value is None:
+            return None
+        origin = records.unpack_origin(value)
+        parts.append(origin.name)
+        ino = origin.parent
+    return b"/".join(reversed(parts))
 
 
 def same_place(st: os.stat_result, known: records.BaseRecord) -> bool:
