@@ -52,7 +52,7 @@ STEPS = (
     "apply.written",
     "apply.synced",
     "apply.recorded",
-    # service/applying.py: what is done to the base
+    # service/applying/executor.py: what is done to the base
     "apply.staging-made",
     "apply.before-take-away",
     "apply.staged",

@@ -16,6 +16,7 @@ from cowfs.service.applying import attributes
 from cowfs.service.applying.contents import LostContentError, pieces, same_bytes
 from cowfs.service.applying.plan import Name, Plan
 from cowfs.store.snapshot import Snapshot
+from cowfs.store.steps import reached
 from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
@@ -55,6 +56,7 @@ class Executor:
     def run(self) -> dict[Name, records.BaseRecord]:
         """Do it; returns what now lies under every name that was looked at. Raises OSError."""
         self._staging = self._open_staging()
+        reached("apply.staging-made")
         try:
             for path, name, ino in self._sorted(self._before, self._plan.gone_names, deepest=True):
                 self._step(path)
@@ -69,7 +71,9 @@ class Executor:
                     self._rewrite(ino)
             self._bring_back()
             self._set_attributes()
+            reached("apply.attributes-set")
             self._close_staging()
+            reached("apply.staging-removed")
         finally:
             os.close(self._staging)
         return self._look()
@@ -151,13 +155,16 @@ class Executor:
             return
         after = self._plan.new_names.get(name)
         replaced = after is not None and not is_dir and not self._is_dir_after(after)
+        reached("apply.before-take-away")
         with self._parent(path) as (fd, last):
             if ino in self._plan.moved and not self._staged(ino):
                 self._stage(fd, last, ino, record, is_dir)
+                reached("apply.staged")
             elif is_dir:
                 self._remove_directory(fd, last, path)
             if not is_dir and not replaced:
                 os.unlink(last, dir_fd=fd)
+        reached("apply.removed")
 
     def _is_dir_after(self, ino: int) -> bool:
         record = self._after.inode(ino)
@@ -204,13 +211,16 @@ class Executor:
                 self._move_aside(path)
         else:
             self._make_parents(name[0])
+        reached("apply.before-placing")
         with self._parent(path) as (fd, last):
             if self._staged(ino):
                 self._place_staged(fd, last, name, ino)
             elif stat.S_ISDIR(record.mode):
                 os.mkdir(last, 0o700, dir_fd=fd)
             elif self._make(path, ino, record):
+                reached("apply.made")
                 os.rename(_new_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
+        reached("apply.placed")
 
     def _make_parents(self, ino: int) -> None:
         """Make a directory that was removed outside, while the workspace kept what is in it."""
@@ -374,9 +384,11 @@ class Executor:
         stats = [(path, name, self._lstat(path)) for path, name in places]
         if self._is_one_right_file(stats, record):
             return
+        reached("apply.before-rewrite")
         ours = self._fingerprints(ino)
         self._forget_new(ino)
         self._write_new(ino, record)
+        reached("apply.rewrite-made")
         for path, name, st in stats:
             self.current = path
             if st is not None and not (
@@ -389,8 +401,10 @@ class Executor:
             with self._parent(path) as (fd, last):
                 copy = self._link_again(_new_name(ino))
                 os.rename(copy, last, src_dir_fd=self._staging, dst_dir_fd=fd)
+            reached("apply.rewrite-placed")
             self._plan.directories.add(name[0])  # the rename changed its times
         os.unlink(_new_name(ino), dir_fd=self._staging)
+        reached("apply.rewritten")
 
     def _places(self, ino: int) -> list[tuple[bytes, Name]]:
         """(path, name) of every name of an inode in the new state."""
