@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 import pyfuse3
 
 from cowfs.mount.loop import Loop
-from cowfs.mount.operations import GHOSTS_INO, GHOSTS_NAME
+from cowfs.mount.upkeep import GHOSTS_INO, GHOSTS_NAME
 
 
 class Ghosts:
@@ -42,7 +42,7 @@ class Ghosts:
     @contextlib.contextmanager
     def haunting(self) -> Iterator[None]:
         """The calling thread is a ghost."""
-        ghosts, me = self._operations.ghosts, threading.get_native_id()
+        ghosts, me = self._operations.upkeep.ghosts, threading.get_native_id()
         ghosts.add(me)
         try:
             yield
@@ -52,7 +52,7 @@ class Ghosts:
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
         """The calling ghost is one that the handlers let wait (mount/holding.py)."""
-        holders, me = self._operations.holders, threading.get_native_id()
+        holders, me = self._operations.upkeep.holders, threading.get_native_id()
         holders.add(me)
         try:
             yield
@@ -67,7 +67,7 @@ class Ghosts:
             try:
                 yield hidden
             finally:
-                opened = self._operations.opened
+                opened = self._operations.upkeep.opened
                 while opened:
                     notify(pyfuse3.invalidate_inode, opened.pop(), True)
 

@@ -13,7 +13,7 @@ to fsync(2) or truncate(2). So a ghost makes such a call, and the daemon answers
   A file whose size stays is held by fsync(2) for a restore too: then its pages can be dropped
   before the lock is let go of, and what they are made to write back first is ignored.
 
-Who opens a file to write meanwhile is parked (operations.Parking). Stores to shared mappings take
+Who opens a file to write meanwhile is parked (upkeep.Parking). Stores to shared mappings take
 no lock and are not held off.
 
 Threading: for the daemon's worker threads.
@@ -90,8 +90,8 @@ class Holder:
     ) -> tuple[Swapped, set[int]]:
         """Run a restore in the FUSE thread; also returns the inodes about which the kernel has been
         told everything. Others of `among` cannot be opened for writing until `Loop.end_parking`,
-        and what the kernel writes back of their times is ignored (`Operations.unsettled`)."""
-        loop, operations = self._loop, self._operations
+        and what the kernel writes back of their times is ignored (`Upkeep.unsettled`)."""
+        loop, upkeep = self._loop, self._operations.upkeep
         inodes = loop.volume.main.inodes
 
         def begin() -> dict[int, bool]:
@@ -101,13 +101,13 @@ class Holder:
         def swap() -> tuple[Swapped, set[int]]:
             sizes = {ino: inodes[ino].size for ino in loop.held}
             swapped = fn()
-            operations.unsettled = set(swapped.invalidation.files)
-            held = operations.unsettled & sizes.keys()
-            operations.dropping = {ino for ino in held if inodes[ino].size == sizes[ino]}
-            return swapped, {ino for ino in held if ino in operations.dropping or not same[ino]}
+            upkeep.unsettled = set(swapped.invalidation.files)
+            held = upkeep.unsettled & sizes.keys()
+            upkeep.dropping = {ino for ino in held if inodes[ino].size == sizes[ino]}
+            return swapped, {ino for ino in held if ino in upkeep.dropping or not same[ino]}
 
         def end() -> None:
-            operations.dropping = set()
+            upkeep.dropping = set()
             loop.end_hold()
 
         with self._ghosts.alone() as hidden:
@@ -119,7 +119,7 @@ class Holder:
             self._wait(threads)
             try:
                 swapped, settled = loop.call(swap)
-                _drop_pages(operations.dropping)
+                _drop_pages(upkeep.dropping)
             finally:
                 loop.call(end)
                 for thread in threads:
@@ -168,7 +168,7 @@ class Holder:
         times, shown = self._loop.call(lambda: (self._times(ino), self._loop.held.get(ino)))
         if times is None or shown is None or times[1] == shown:
             return
-        self._operations.stale.add(ino)
+        self._operations.upkeep.stale.add(ino)
         now = os.stat(name, dir_fd=hidden, follow_symlinks=False)
         if now.st_mtime_ns == shown:  # else a writer has gone on
             os.utime(name, ns=times, dir_fd=hidden, follow_symlinks=False)

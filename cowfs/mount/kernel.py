@@ -64,7 +64,7 @@ class Kernel:
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
         self._closed: SimpleQueue[int | None] = SimpleQueue()
-        loop.operations.on_closed = self._closed.put
+        loop.operations.upkeep.on_closed = self._closed.put
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
 
@@ -116,15 +116,15 @@ class Kernel:
     ) -> Swapped:
         """Run a restore in the FUSE thread. When this returns, no process sees a stale name,
         attribute or page (contract 3). `among`: the inodes that may change; `after`: to what."""
-        loop, operations = self._loop, self._loop.operations
+        loop, upkeep = self._loop, self._loop.operations.upkeep
         audience = self._audience()
 
         def end() -> None:
-            operations.stranding = False
-            operations.unsettled = set()
+            upkeep.stranding = False
+            upkeep.unsettled = set()
             loop.end_parking()
 
-        operations.stranding = True
+        upkeep.stranding = True
         try:
             swapped, settled = self._holder.switch(lambda: change(audience), among, after)
             self._invalidate(swapped.invalidation, settled)
@@ -166,13 +166,13 @@ class Kernel:
             self._loop.call(lambda: self._loop.operations.bury(dead))
 
     def _announce_new(self, told: Announcement) -> None:
-        operations = self._loop.operations
-        operations.appearing.update((a.parent, a.name) for a in told.appeared)
+        upkeep = self._loop.operations.upkeep
+        upkeep.appearing.update((a.parent, a.name) for a in told.appeared)
         try:
             with self._announcing() as root:
                 announce_new(root, told)
         finally:
-            operations.appearing.clear()
+            upkeep.appearing.clear()
         # The calls left the kernel with times of its own and perhaps with absent names.
         names = [(appeared.parent, appeared.name) for appeared in told.appeared]
         names += [(modified.parent, modified.name) for modified in told.modified]
@@ -182,17 +182,17 @@ class Kernel:
     @contextlib.contextmanager
     def _announcing(self) -> Iterator[int]:
         """The calling thread is a ghost that causes events; yields the top of the mount."""
-        operations = self._loop.operations
+        upkeep = self._loop.operations.upkeep
         with self._ghosts.alone(), self._ghosts.root() as root:
-            operations.announcing = True
+            upkeep.announcing = True
             try:
                 yield root
             finally:
-                operations.announcing = False
+                upkeep.announcing = False
 
     def _correct_all(self, files: list[int]) -> None:
         """Make the kernel take over size and times of those that it still has."""
-        operations = self._loop.operations
+        upkeep = self._loop.operations.upkeep
         for right in self._loop.call(lambda: self._right_ones(files)):
             with self._ghosts.alone() as hidden:
                 try:
@@ -200,8 +200,8 @@ class Kernel:
                         # Somebody may have changed it since.
                         for now in self._loop.call(lambda: self._right_ones([right.ino])):  # noqa: B023
                             _correct(hidden, now)
-                            operations.stale.add(now.ino)
-                    operations.unsettled.discard(right.ino)
+                            upkeep.stale.add(now.ino)
+                    upkeep.unsettled.discard(right.ino)
                     self._forget_unheld(hidden, right)
                 except OSError as error:
                     log.warning("old size or times of inode %d stay: %s", right.ino, error)
@@ -231,7 +231,7 @@ class Kernel:
 
             links = self._loop.call(names)
             if not links:
-                self._loop.operations.stale.add(ino)
+                self._loop.operations.upkeep.stale.add(ino)
                 return
             for parent, last in links:
                 notify(pyfuse3.invalidate_entry, parent, last)

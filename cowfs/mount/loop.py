@@ -29,7 +29,8 @@ from typing import Any, TypeVar, cast
 import pyfuse3
 import trio
 
-from cowfs.mount.operations import Operations, Parking
+from cowfs.mount.operations import Operations
+from cowfs.mount.upkeep import Parking
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
@@ -208,7 +209,7 @@ class Loop:
     # -- holding writers off --------------------------------------------------------------------
 
     def begin_hold(self, among: set[int] | None) -> list[int]:
-        """From now on `hold` waits, and who opens a file to write is parked (operations.Parking).
+        """From now on `hold` waits, and who opens a file to write is parked (upkeep.Parking).
 
         Returns the inodes (of `among`, None for all) that are open for writing, as many as can be
         held (in the FUSE thread).
@@ -219,7 +220,7 @@ class Loop:
         writers = writers[:_MOST_HELD]
         self._release, self._unpark = trio.Event(), trio.Event()
         self.held = {}
-        self.operations.parking = Parking(set(writers), among)
+        self.operations.upkeep.parking = Parking(set(writers), among)
         return writers
 
     async def hold(self, ino: int, mtime: int) -> None:
@@ -245,7 +246,7 @@ class Loop:
 
     def end_parking(self) -> None:
         """Let the parked requests go on (in the FUSE thread)."""
-        self.operations.parking = None
+        self.operations.upkeep.parking = None
         event, self._unpark = self._unpark, None
         self._wake_all(event)
 

@@ -22,6 +22,8 @@ from typing import Any, Protocol
 
 import pyfuse3
 
+from cowfs.mount import replies
+from cowfs.mount.upkeep import GHOSTS_INO, GHOSTS_NAME, Upkeep, are_times_of_kernel
 from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, data, namespace
@@ -31,14 +33,8 @@ from cowfs.volume.volume import Volume
 
 log = logging.getLogger(__name__)
 
-FOREVER = 1e8
-"""Seconds that the kernel may keep names and attributes: until they are invalidated."""
 VIEW_SHIFT = 48
 INO_MASK = (1 << VIEW_SHIFT) - 1
-GHOSTS_NAME = b".cowfs-ghosts"
-"""A directory below the root that only ghosts can look up; in it every inode number is a name."""
-GHOSTS_INO = 0xFFFF << VIEW_SHIFT
-"""Its node id: of a view that there never is."""
 _HOLDS = 1 << 62
 """Bit of the handles of holders."""
 _XATTR_CLASSES = (b"user.", b"trusted.", b"security.")
@@ -82,43 +78,6 @@ def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     return wrapper
 
 
-def _are_times_of_kernel(fields: pyfuse3.SetattrFields) -> bool:
-    """mtime and ctime alone: what the kernel writes back, in the name of whoever makes it do so."""
-    return bool(
-        fields.update_mtime
-        and fields.update_ctime
-        and not fields.update_atime
-        and not fields.update_size
-        and not fields.update_mode
-        and not fields.update_uid
-        and not fields.update_gid
-    )
-
-
-class Parking:
-    """Who may not begin to write for a moment.
-
-    A checkpoint (`among` is None) stops whoever opens a file for writing or creates one; those who
-    have one open, `held`, are stopped at the file. A restore stops who opens one of the files that
-    it may change, `among`; not with O_TRUNC, by which the kernel learns the size anyhow, and which
-    keeps the file locked until it is answered.
-    """
-
-    __slots__ = ("_among", "_held")
-
-    def __init__(self, held: set[int], among: set[int] | None) -> None:
-        self._held = held
-        self._among = among
-
-    def stops_create(self) -> bool:
-        return self._among is None
-
-    def stops_open(self, ino: int, flags: int) -> bool:
-        if flags & os.O_ACCMODE == os.O_RDONLY or ino in self._held:
-            return False
-        return self._among is None or (ino in self._among and not flags & os.O_TRUNC)
-
-
 class _Directory:
     """An open directory: the listing is taken when it is read from the start."""
 
@@ -130,25 +89,7 @@ class _Directory:
 
 
 class Operations:
-    """The request handlers of one mount.
-
-    ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
-    what the kernel keeps of an inode (mount/ghosts.py).
-    holders: ghosts whose fsync(2) or truncate(2) is answered when an operation is done; the kernel
-    lets nobody write to the inode meanwhile (mount/holding.py).
-    parking: whose opening for writing waits, while it is not None.
-    opened: inodes of which ghosts are shown a mode that lets the owner read and write, since a
-    daemon without privileges is checked by the kernel like anybody.
-    announcing: ghosts are causing events for watchers.
-    appearing: names that ghosts do not see and then "make", for watchers (mount/watchers.py).
-    stale: held inodes that a restore corrected; `on_closed` is told when no one holds one any more.
-    stranding: a restore is telling the kernel; inodes that went are answered ESTALE, so that the
-    kernel looks their paths up again.
-    unsettled: files that a restore changed and of which the kernel may still have the old times;
-    when it writes those back they are ignored.
-    dropping: files that nobody can write(2) to and whose pages the kernel is told to drop; what it
-    writes back of them is from before, or was stored to a mapping meanwhile, and is ignored.
-    """
+    """The request handlers of one mount."""
 
     supports_dot_lookup = False
     enable_writeback_cache = True
@@ -161,30 +102,11 @@ class Operations:
         self._writers: dict[int, int] = {}
         self._directories: dict[int, _Directory] = {}
         self._next_directory = 1
-        self.ghosts: set[int] = set()
-        self.holders: set[int] = set()
-        self.opened: set[int] = set()
-        self.appearing: set[tuple[int, bytes]] = set()
-        self.announcing = False
-        self.stale: set[int] = set()
-        self.on_closed: Callable[[int], None] = lambda ino: None
-        self.stranding = False
-        self.parking: Parking | None = None
-        self.unsettled: set[int] = set()
-        self.dropping: set[int] = set()
+        self.upkeep = Upkeep()
         self.requests = 0
-        absent = pyfuse3.EntryAttributes()
-        absent.st_ino = 0
-        absent.entry_timeout = FOREVER
-        self._absent = absent
-        self._absent_now = pyfuse3.EntryAttributes()
-        self._absent_now.st_ino = 0
-        self._absent_now.entry_timeout = 0
-        self._ghosts_directory = pyfuse3.EntryAttributes()
-        self._ghosts_directory.st_ino = GHOSTS_INO
-        self._ghosts_directory.st_mode = stat.S_IFDIR | 0o700
-        self._ghosts_directory.st_uid = os.getuid()
-        self._ghosts_directory.entry_timeout = self._ghosts_directory.attr_timeout = 0
+        self._absent = replies.absent(replies.FOREVER)
+        self._absent_now = replies.absent(0)
+        self._ghosts_directory = replies.directory(GHOSTS_INO)
         self._no_xattr = pyfuse3.FUSEError(errno.ENODATA)
 
     def init(self) -> None:
@@ -195,31 +117,10 @@ class Operations:
 
     # -- helpers ----------------------------------------------------------------------------
 
-    def _attributes(self, inode: Inode) -> pyfuse3.EntryAttributes:
-        entry = inode.attr
-        if entry is not None:
-            return entry  # type: ignore[no-any-return]
-        entry = inode.attr = pyfuse3.EntryAttributes()
-        entry.st_ino = inode.ino
-        entry.generation = inode.generation
-        entry.st_mode = inode.mode
-        entry.st_nlink = inode.nlink
-        entry.st_uid = inode.uid
-        entry.st_gid = inode.gid
-        entry.st_rdev = inode.rdev
-        size = 4096 if inode.entries is not None or inode.is_dir else inode.size
-        entry.st_size = size
-        entry.st_blocks = (size + 511) >> 9
-        entry.st_atime_ns = inode.atime
-        entry.st_mtime_ns = inode.mtime
-        entry.st_ctime_ns = inode.ctime
-        entry.entry_timeout = entry.attr_timeout = FOREVER
-        return entry
-
     def _entry(self, inode: Inode) -> pyfuse3.EntryAttributes:
         """A reply by which the kernel takes a reference of the inode."""
         inode.nlookup += 1
-        return self._attributes(inode)
+        return replies.attributes(inode)
 
     def _open(self, inode: Inode, flags: int) -> pyfuse3.FileInfo:
         """A handle: the inode number, and in bit 0 whether it can write."""
@@ -237,15 +138,13 @@ class Operations:
         """The truth, but for a mode that lets the ghost in, and makes the kernel flush the file
         when a holder truncates it (mount/holding.py). A file that is open for writing cannot be
         executed, so nobody gets another's rights by that setuid bit."""
-        inode.attr = None
-        entry = self._attributes(inode)
-        inode.attr = None
-        if pid in self.holders and inode.ino in self._writers:
-            self.opened.add(inode.ino)
-            entry.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR | stat.S_ISUID
-        elif inode.ino in self.opened:
-            entry.st_mode = inode.mode | stat.S_IRUSR | stat.S_IWUSR
-        return entry
+        bits = 0
+        if pid in self.upkeep.holders and inode.ino in self._writers:
+            self.upkeep.opened.add(inode.ino)
+            bits = stat.S_ISUID
+        if inode.ino in self.upkeep.opened:
+            bits |= stat.S_IRUSR | stat.S_IWUSR
+        return replies.with_mode(inode, bits)
 
     def _ghost_entry(self, name: bytes, pid: int) -> pyfuse3.EntryAttributes:
         """What a ghost finds in the hidden directory: the inode with the number that is the name.
@@ -260,18 +159,18 @@ class Operations:
 
     @handler
     def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.ghosts:
+        if ctx.pid in self.upkeep.ghosts:
             if parent == GHOSTS_INO:
                 return self._ghost_entry(name, ctx.pid)
             if parent == ROOT_INO and name == GHOSTS_NAME:
                 return self._ghosts_directory
-            if (parent, name) in self.appearing:
+            if (parent, name) in self.upkeep.appearing:
                 return self._absent_now
         inode = namespace.lookup(self._view, parent, name)
         if inode is None:
             return self._absent
         inode.nlookup += 1
-        return inode.attr or self._attributes(inode)
+        return inode.attr or replies.attributes(inode)
 
     @handler
     def forget(self, inodes: list[tuple[int, int]]) -> None:
@@ -293,7 +192,7 @@ class Operations:
         rdev: int = 0,
         target: bytes = b"",
     ) -> Inode:
-        if ctx.pid in self.ghosts:
+        if ctx.pid in self.upkeep.ghosts:
             found = namespace.lookup(self._view, parent, name)
             if found is None:
                 raise PosixError(errno.ENOENT)
@@ -319,8 +218,8 @@ class Operations:
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
-        parking = self.parking
-        if parking is not None and parking.stops_create() and ctx.pid not in self.ghosts:
+        parking = self.upkeep.parking
+        if parking is not None and parking.stops_create() and ctx.pid not in self.upkeep.ghosts:
             await self._waiter.park()
         return await self._create_and_open(parent, name, mode, flags, ctx)
 
@@ -337,12 +236,12 @@ class Operations:
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if ctx.pid not in self.ghosts:
+        if ctx.pid not in self.upkeep.ghosts:
             namespace.unlink(self._view, parent, name)
 
     @handler
     def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if ctx.pid not in self.ghosts:
+        if ctx.pid not in self.upkeep.ghosts:
             namespace.rmdir(self._view, parent, name)
 
     def renew(self, inodes: set[int]) -> list[tuple[int, bytes]]:
@@ -382,12 +281,12 @@ class Operations:
 
     @handler
     def getattr(self, ino: int, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.ghosts:
+        if ctx.pid in self.upkeep.ghosts:
             if ino == GHOSTS_INO:
                 return self._ghosts_directory
             return self._shown_to_ghost(self._view.inode(ino), ctx.pid)
         inode = self._view.inode(ino)
-        return inode.attr or self._attributes(inode)
+        return inode.attr or replies.attributes(inode)
 
     async def setattr(
         self,
@@ -397,13 +296,13 @@ class Operations:
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> Any:
-        if ctx.pid in self.holders and fields.update_size:
+        if ctx.pid in self.upkeep.holders and fields.update_size:
             if not fields.update_mode:  # the kernel had no reason to flush the file first
                 raise pyfuse3.FUSEError(errno.EAGAIN)
             inode = self._view.inode(ino)
             await self._waiter.hold(ino, attr.st_mtime_ns if fields.update_mtime else inode.mtime)
-            self.unsettled.discard(ino)
-            return self._attributes(inode)
+            self.upkeep.unsettled.discard(ino)
+            return replies.attributes(inode)
         return await self._set_attributes(ino, attr, fields, fh, ctx)
 
     @handler
@@ -416,14 +315,16 @@ class Operations:
         ctx: pyfuse3.RequestContext,
     ) -> Any:
         inode = self._view.inode(ino)
-        if _are_times_of_kernel(fields):
+        if are_times_of_kernel(fields):
             # A ghost's fsync or close may be what makes the kernel write back another's times;
             # what it does for watchers changes some itself.
-            if ino in self.unsettled or (self.announcing and ctx.pid in self.ghosts):
-                return self._attributes(inode)
-        elif ctx.pid in self.ghosts:
+            if ino in self.upkeep.unsettled or (
+                self.upkeep.announcing and ctx.pid in self.upkeep.ghosts
+            ):
+                return replies.attributes(inode)
+        elif ctx.pid in self.upkeep.ghosts:
             if fields.update_mode:
-                self.opened.add(ino)
+                self.upkeep.opened.add(ino)
             return self._shown_to_ghost(inode, ctx.pid)
         size = attr.st_size if fields.update_size else None
         if size is not None and size > inode.size and self._volume.full:
@@ -439,7 +340,7 @@ class Operations:
             mtime=attr.st_mtime_ns if fields.update_mtime else None,
             ctime=attr.st_ctime_ns if fields.update_ctime else None,
         )
-        return self._attributes(inode)
+        return replies.attributes(inode)
 
     @handler
     def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
@@ -479,22 +380,26 @@ class Operations:
     # -- files ------------------------------------------------------------------------------
 
     async def open(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> Any:
-        parking = self.parking
-        if parking is not None and parking.stops_open(ino, flags) and ctx.pid not in self.ghosts:
+        parking = self.upkeep.parking
+        if (
+            parking is not None
+            and parking.stops_open(ino, flags)
+            and ctx.pid not in self.upkeep.ghosts
+        ):
             await self._waiter.park()
         return await self._open_file(ino, flags, ctx)
 
     @handler
     def _open_file(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         inode = self._view.inode(ino)
-        if self.stranding and inode.orphan_epoch and not inode.handles:
+        if self.upkeep.stranding and inode.orphan_epoch and not inode.handles:
             raise PosixError(errno.ESTALE)
         if inode.base_size:
             data.open_file(self._view, inode)
-        if flags & os.O_TRUNC and ctx.pid not in self.ghosts:
+        if flags & os.O_TRUNC and ctx.pid not in self.upkeep.ghosts:
             self._truncate_by_open(inode, ctx.uid)
         info = self._open(inode, flags)
-        if ctx.pid in self.holders:
+        if ctx.pid in self.upkeep.holders:
             info.fh |= _HOLDS
         return info
 
@@ -522,7 +427,7 @@ class Operations:
         """Store what the kernel wrote back; wait when the store cannot keep up."""
         view, volume = self._view, self._volume
         inode = view.inodes[fh >> 1]
-        if inode.ino in self.dropping:
+        if inode.ino in self.upkeep.dropping:
             return len(buffer)
         try:
             if volume.full:
@@ -553,9 +458,9 @@ class Operations:
                 self._writers[inode.ino] = left
             else:
                 del self._writers[inode.ino]
-        if not inode.handles and inode.ino in self.stale:
-            self.stale.discard(inode.ino)
-            self.on_closed(inode.ino)
+        if not inode.handles and inode.ino in self.upkeep.stale:
+            self.upkeep.stale.discard(inode.ino)
+            self.upkeep.on_closed(inode.ino)
         self._view.release(inode)
 
     async def fsync(self, fh: int, datasync: bool) -> None:
@@ -563,7 +468,7 @@ class Operations:
         if fh & _HOLDS:
             inode = self._view.inodes[(fh & ~_HOLDS) >> 1]
             await self._waiter.hold(inode.ino, inode.mtime)
-            self.unsettled.discard(inode.ino)
+            self.upkeep.unsettled.discard(inode.ino)
         else:
             await self._sync()
 
@@ -604,7 +509,7 @@ class Operations:
         for at in range(start, len(listing)):
             name, packed = listing[at]
             if at < _READDIR_DOTS:
-                if not reply(token, name, self._dot(packed >> 4), at + 1):
+                if not reply(token, name, replies.dot(packed >> 4), at + 1):
                     return
                 continue
             if entries.get(name) != packed:
@@ -612,16 +517,9 @@ class Operations:
             child = inodes.get(packed >> 4)
             if child is None:
                 child = view.inode(packed >> 4)
-            if not reply(token, name, child.attr or self._attributes(child), at + 1):
+            if not reply(token, name, child.attr or replies.attributes(child), at + 1):
                 return
             child.nlookup += 1
-
-    def _dot(self, ino: int) -> pyfuse3.EntryAttributes:
-        """Attributes of `.` and `..`, of which the kernel takes no reference."""
-        entry = pyfuse3.EntryAttributes()
-        entry.st_ino = ino
-        entry.st_mode = stat.S_IFDIR | 0o755
-        return entry
 
     @handler
     def releasedir(self, fh: int) -> None:

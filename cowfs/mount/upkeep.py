@@ -1,0 +1,89 @@
+"""What requests are answered otherwise while the daemon looks after the kernel's caches.
+
+Threading: changed by the daemon's worker threads, read by the FUSE thread; each change is one
+operation on one attribute.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pyfuse3
+
+GHOSTS_NAME = b".cowfs-ghosts"
+"""A directory below the root that only ghosts can look up; in it every inode number is a name."""
+GHOSTS_INO = 0xFFFF << 48
+"""Its node id: of a view that there never is (mount/operations.py)."""
+
+
+def are_times_of_kernel(fields: pyfuse3.SetattrFields) -> bool:
+    """mtime and ctime alone: what the kernel writes back, in the name of whoever makes it do so."""
+    return bool(
+        fields.update_mtime
+        and fields.update_ctime
+        and not fields.update_atime
+        and not fields.update_size
+        and not fields.update_mode
+        and not fields.update_uid
+        and not fields.update_gid
+    )
+
+
+class Parking:
+    """Who may not begin to write for a moment.
+
+    A checkpoint (`among` is None) stops whoever opens a file for writing or creates one; those who
+    have one open, `held`, are stopped at the file. A restore stops who opens one of the files that
+    it may change, `among`; not with O_TRUNC, by which the kernel learns the size anyhow, and which
+    keeps the file locked until it is answered.
+    """
+
+    __slots__ = ("_among", "_held")
+
+    def __init__(self, held: set[int], among: set[int] | None) -> None:
+        self._held = held
+        self._among = among
+
+    def stops_create(self) -> bool:
+        return self._among is None
+
+    def stops_open(self, ino: int, flags: int) -> bool:
+        if flags & os.O_ACCMODE == os.O_RDONLY or ino in self._held:
+            return False
+        return self._among is None or (ino in self._among and not flags & os.O_TRUNC)
+
+
+class Upkeep:
+    """The state of that work.
+
+    ghosts: thread ids whose `setattr` calls change nothing here; the daemon uses them to correct
+    what the kernel keeps of an inode (mount/ghosts.py).
+    holders: ghosts whose fsync(2) or truncate(2) is answered when an operation is done; the kernel
+    lets nobody write to the inode meanwhile (mount/holding.py).
+    parking: whose opening for writing waits, while it is not None.
+    opened: inodes of which ghosts are shown a mode that lets the owner read and write, since a
+    daemon without privileges is checked by the kernel like anybody.
+    announcing: ghosts are causing events for watchers.
+    appearing: names that ghosts do not see and then "make", for watchers (mount/watchers.py).
+    stale: held inodes that a restore corrected; `on_closed` is told when no one holds one any more.
+    stranding: a restore is telling the kernel; inodes that went are answered ESTALE, so that the
+    kernel looks their paths up again.
+    unsettled: files that a restore changed and of which the kernel may still have the old times;
+    when it writes those back they are ignored.
+    dropping: files that nobody can write(2) to and whose pages the kernel is told to drop; what it
+    writes back of them is from before, or was stored to a mapping meanwhile, and is ignored.
+    """
+
+    def __init__(self) -> None:
+        self.ghosts: set[int] = set()
+        self.holders: set[int] = set()
+        self.parking: Parking | None = None
+        self.opened: set[int] = set()
+        self.announcing = False
+        self.appearing: set[tuple[int, bytes]] = set()
+        self.stale: set[int] = set()
+        self.on_closed: Callable[[int], None] = lambda ino: None
+        self.stranding = False
+        self.unsettled: set[int] = set()
+        self.dropping: set[int] = set()
