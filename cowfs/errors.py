@@ -263,6 +263,16 @@ class StoreFullError(CowfsError):
     hint = "What is stored is safe; free disk space and the writes go on by themselves."
 
 
+class StoreUnwritableError(CowfsError):
+    code = "COWFS_STORE_UNWRITABLE"
+    exit_code = 36
+    message = "the store {path} cannot be written: {detail}"
+    hint = (
+        "What is stored is safe. See that its disk is there and writable; `cowfs unmount --force` "
+        "ends without what is not stored yet."
+    )
+
+
 class StoreForeignError(CowfsError):
     code = "COWFS_STORE_FOREIGN"
     exit_code = 45

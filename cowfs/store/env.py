@@ -1,7 +1,8 @@
 """Opening a store: the LMDB environment, its tables, its format record and its lock.
 
 A store is a directory (mode 0700): `data.mdb` and `lock.mdb` of LMDB, `owner` (an flock held by
-the one process that may write, with its pid as text). Any number of processes may read.
+the one process that may write, with its pid as text), `reserve` (store/room.py). Any number of
+processes may read.
 
 Threading: an open `Store` may be used from any thread; a read transaction belongs to the thread
 that made it, and write transactions are made by the writer thread only (store/writer.py), since
@@ -34,6 +35,7 @@ from cowfs.errors import (
 )
 from cowfs.format import records, version
 from cowfs.store.pages import is_cut_off
+from cowfs.store.room import RESERVE_BYTES, SLACK_BYTES, Reserve, Room
 from cowfs.store.steps import reached
 from cowfs.types import BLOCK_SIZE
 
@@ -84,19 +86,37 @@ class Transaction(Protocol):
     def put(self, key: bytes, value: bytes, *, db: object) -> bool: ...
     def delete(self, key: bytes, *, db: object) -> bool: ...
     def cursor(self, db: object) -> Cursor: ...
+    def stat(self, db: object) -> dict[str, int]: ...
     def abort(self) -> None: ...
     def __enter__(self) -> Transaction: ...
     def __exit__(self, *exc: object) -> None: ...
 
 
 class Store:
-    """An open store. Use `open_store` or `create_store`."""
+    """An open store. Use `open_store` or `create_store`.
 
-    def __init__(self, path: Path, env: lmdb.Environment, *, writable: bool) -> None:
+    quota: bytes that it may hold, 0 for no limit. reserve: what a writable one keeps back.
+    """
+
+    def __init__(
+        self, path: Path, env: lmdb.Environment, *, writable: bool, damaged: bool = False
+    ) -> None:
+        """`damaged`: tables that are missing are left out of `tables`."""
         self.path = path
         self.env = env
         self.writable = writable
-        self.tables = {name: self._table(name) for name in TABLES}
+        self.tables: dict[str, object] = {}
+        for name in TABLES:
+            try:
+                self.tables[name] = self._table(name)
+            except StoreDamagedError:
+                if not damaged:
+                    raise
+        self.quota = 0
+        self.reserve = Reserve(path)
+        self._main: object = env.open_db(None)
+        # A name may come to mean something else: the disk may be unmounted lazily.
+        self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._owner: int | None = None
 
     def _table(self, name: str) -> object:
@@ -105,6 +125,8 @@ class Store:
         except lmdb.NotFoundError:
             detail = f"its table {name} is missing"
             raise StoreDamagedError(path=str(self.path), detail=detail) from None
+        except lmdb.Error as error:
+            raise StoreDamagedError(path=str(self.path), detail=str(error)) from None
 
     def begin(self, *, write: bool = False) -> Transaction:
         """A transaction; for reading, a snapshot of the last commit. Abort it soon."""
@@ -126,12 +148,36 @@ class Store:
 
     def bytes_used(self) -> int:
         """Bytes of disk that the data file takes."""
-        return os.stat(self.path / "data.mdb").st_blocks * 512
+        return os.stat("data.mdb", dir_fd=self._directory).st_blocks * 512
 
     def free_bytes(self) -> int:
         """Bytes that are free on the store's file system for its user."""
-        stats = os.statvfs(self.path)
+        stats = os.statvfs(self._directory)
         return stats.f_bavail * stats.f_frsize
+
+    def room(self) -> Room:
+        """What the store can still take: some counters of LMDB and one statvfs(2)."""
+        with self.reading() as txn:
+            stats = [txn.stat(table) for table in (self._main, *self.tables.values())]
+        page = stats[0]["psize"]
+        pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
+        total = self.env.info()["last_pgno"] + 1
+        return Room(
+            used=pages * page,
+            inside=max(total - pages - 2, 0) * page,
+            outside=self.free_bytes(),
+            reserved=0 if self.reserve.held else RESERVE_BYTES,
+            quota=self.quota,
+        )
+
+    def keep_reserve(self) -> None:
+        """Have the reserve when there is room for it; when there is hardly any room at all, give it
+        up, so that the small files of a daemon can be written. For the opener of a store."""
+        free = self.free_bytes()
+        if free < SLACK_BYTES:
+            self.reserve.give_up()
+        else:
+            self.reserve.take(free)
 
     def format(self) -> records.FormatRecord:
         """The format record."""
@@ -143,6 +189,7 @@ class Store:
     def close(self) -> None:
         """Close the environment and release the owner's lock."""
         self.env.close()
+        os.close(self._directory)
         if self._owner is not None:
             os.close(self._owner)
             self._owner = None
@@ -235,9 +282,10 @@ def store_exists(path: Path) -> bool:
         raise PermissionDeniedError(detail=f"{path} cannot be read") from None
 
 
-def open_store(path: Path, *, writable: bool) -> Store:
+def open_store(path: Path, *, writable: bool, damaged: bool = False) -> Store:
     """Open an existing store and check its format.
 
+    damaged: for `verify`, also one whose format record or some of whose tables cannot be read.
     Raises StoreMissingError, StoreLockedError (writable only), StoreFormatError,
     StoreDamagedError, PermissionDeniedError. Nothing is written before the format was checked.
     """
@@ -247,8 +295,12 @@ def open_store(path: Path, *, writable: bool) -> Store:
     env: lmdb.Environment | None = None
     try:
         env = _open_env(path, writable=writable)
-        _check_format(path, env)
-        store = Store(path, env, writable=writable)
+        try:
+            _check_format(path, env)
+        except StoreDamagedError:
+            if not damaged:
+                raise
+        store = Store(path, env, writable=writable, damaged=damaged)
     except BaseException:
         if env is not None:
             env.close()

@@ -22,10 +22,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from cowfs.errors import DamagedRecordError, StoreDamagedError, StoreFullError
+from cowfs.errors import DamagedRecordError, StoreFullError, StoreUnwritableError
 from cowfs.format import codec, keys, records
 from cowfs.store.env import Cursor, LmdbError, Store, Transaction
+from cowfs.store.ledger import Ledger
 from cowfs.store.lineage import Lineage
+from cowfs.store.room import SLACK_BYTES
 from cowfs.store.steps import reached
 
 log = logging.getLogger(__name__)
@@ -35,9 +37,9 @@ _INVERT = (1 << 64) - 1
 _DELTA_WORTH = 512
 """Stored blocks up to this size are not worth a delta."""
 _RETRY_SECONDS = 1.0
-_ROOM_BYTES = 1 << 20
-"""A failed commit with less room than this on the disk is taken for a full disk: LMDB reports a
-write that was cut short as an I/O error."""
+_COLLECTED = 1024
+"""Unused blocks that one transaction deletes: LMDB lists the pages that it freed in one piece, for
+which a full disk must have room."""
 
 Data = bytes | bytearray | None
 
@@ -52,6 +54,7 @@ class TransactionGroup:
     dropped: (content, epoch): extents of that content written in that epoch or later are garbage,
         but not those of this group's own blocks.
     deletes: (table, key) of unversioned records that go.
+    done: it is on stable storage. failed: an attempt to commit it failed; it is tried again.
     """
 
     epoch: int
@@ -63,6 +66,7 @@ class TransactionGroup:
     deletes: list[tuple[str, bytes]] = field(default_factory=list)
     size: int = 0
     done: bool = False
+    failed: bool = False
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Add one record."""
@@ -95,8 +99,11 @@ class Writer:
         self._busy = False
         self._full = False
         self._failure: Exception | None = None
+        self._ledger = Ledger()
         self.commits = 0
         self.bytes_written = 0
+        store.keep_reserve()
+        self.room = store.room()
         self._thread = threading.Thread(target=self._run, name="cowfs-writer", daemon=True)
         self._thread.start()
 
@@ -119,16 +126,26 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether the last attempt failed because there is no room."""
-        return self._failure is not None and self._full
+        """Whether nothing new may be written, since there is no room for it. What is needed to
+        delete, to make a checkpoint or to end may still be committed."""
+        return not self.room.left or (self._failure is not None and self._full)
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes that are not committed yet will fit."""
+        if self._failure is not None:
+            return False
+        if size > self.room.left:
+            self._measure()
+        return size <= self.room.left
 
     def wait(self, group: TransactionGroup, timeout: float | None = None) -> None:
         """Return when the group is on stable storage.
 
-        Raises StoreFullError (the group stays queued and is tried again) or TimeoutError.
+        Raises StoreFullError (the group stays queued and is tried again), StoreUnwritableError
+        (likewise) or TimeoutError.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: group.done or self._failure, timeout):
+            if not self._changed.wait_for(lambda: group.done or group.failed, timeout):
                 raise TimeoutError("the store did not finish a commit in time")
             if not group.done:
                 raise self._failure_error()
@@ -143,11 +160,14 @@ class Writer:
             return True
 
     def _failure_error(self) -> Exception:
-        kind = StoreFullError if self._full else StoreDamagedError
+        kind = StoreFullError if self._full else StoreUnwritableError
         return kind(path=str(self._store.path), detail=str(self._failure))
 
     def close(self) -> None:
-        """Commit what is queued and end the thread. Raises StoreFullError when that fails."""
+        """Commit what is queued and end the thread.
+
+        Raises StoreFullError or StoreUnwritableError when that fails.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -158,57 +178,158 @@ class Writer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._closing)
+                self._changed.wait_for(
+                    lambda: self._queue or self._closing or self._ledger.has_unused,
+                    _RETRY_SECONDS if self.full else None,
+                )
                 groups = list(self._queue)
                 self._busy = bool(groups)
-            if not groups:
+                closing = self._closing
+            if not groups and closing:
                 return
-            try:
-                self._commit(groups)
-            except Exception as error:
-                if not isinstance(error, (LmdbError, OSError, MemoryError)):
-                    log.exception("a transaction group cannot be written")
-                elif self._failure is None:
-                    log.error("the store cannot be written: %s", error)
-                with self._changed:
-                    self._busy = False
-                    self._failure = error
-                    self._full = is_full(error) or self._store.free_bytes() < _ROOM_BYTES
-                    self._changed.notify_all()
-                    closing = self._closing
-                    self._notify()
-                    if closing:
-                        return
-                    self._changed.wait_for(lambda: self._closing, _RETRY_SECONDS)
+            if not groups and not self._ledger.has_unused:
+                self._measure()  # somebody else may have made room
                 continue
-            with self._changed:
-                self._busy = False
-                self._failure = None
-                for group in groups:
-                    group.done = True
-                    self._queue.popleft()
-                self.commits += 1
-                self._changed.notify_all()
+            error = self._try(groups)
+            self._measure()
+            if error is None:
+                self._succeeded(groups)
+            elif not self._failed(groups, error):
+                return
+
+    def _succeeded(self, groups: list[TransactionGroup]) -> None:
+        with self._changed:
+            self._busy = False
+            self._failure = None
+            for group in groups:
+                group.done = True
+                self._queue.popleft()
+            self.commits += bool(groups)
+            self._changed.notify_all()
+        self._notify()
+        reached("commit.told")
+
+    def _failed(self, groups: list[TransactionGroup], error: Exception) -> bool:
+        """Tell who waits, and wait before the next attempt; False when there shall be none."""
+        if not isinstance(error, (LmdbError, OSError, MemoryError)):
+            log.error("a transaction group cannot be written", exc_info=error)
+        elif self._failure is None:
+            log.error("the store cannot be written: %s", error)
+        with self._changed:
+            self._busy = False
+            self._failure = error
+            self._full = self._lacks_room(error)
+            for group in groups:
+                group.failed = True
+            self._changed.notify_all()
+            if self._closing:
+                return False
             self._notify()
-            reached("commit.told")
+            tried = len(groups)
+            self._changed.wait_for(
+                lambda: self._closing or len(self._queue) > tried, _RETRY_SECONDS
+            )
+        return True
+
+    def _try(self, groups: list[TransactionGroup]) -> Exception | None:
+        """One commit; for lack of room a second one, with that of the reserve."""
+        try:
+            self._commit(groups)
+        except Exception as error:
+            map_is_full = "MDB_MAP_FULL" in str(error)
+            if map_is_full or not self._lacks_room(error) or not self._store.reserve.give_up():
+                return error
+            log.warning("the disk of the store is full; its reserve is used: %s", error)
+            return self._try(groups)
+        return None
+
+    def _lacks_room(self, error: Exception) -> bool:
+        if is_full(error):
+            return True
+        try:
+            return self._store.free_bytes() < SLACK_BYTES
+        except OSError:
+            return False
+
+    def _measure(self) -> None:
+        """See what room there is, and have the reserve again when there is enough."""
+        try:
+            self._store.reserve.take(self._store.free_bytes())
+            self.room = self._store.room()
+        except (LmdbError, OSError):
+            pass  # the next commit will tell
 
     def _commit(self, groups: list[TransactionGroup]) -> None:
         reached("commit.begin")
-        with self._store.begin(write=True) as txn:
-            for group in groups:
-                _Apply(self._store, txn, group).run()
-                reached("commit.group")
-            reached("commit.before-sync")
+        ledger = self._ledger
+        ledger.begin()
+        try:
+            with self._store.begin(write=True) as txn:
+                for group, superseded in zip(groups, _superseded(groups), strict=True):
+                    ledger.enter(group.epoch)
+                    _Apply(self._store, txn, group, ledger, superseded).run()
+                    reached("commit.group")
+                self._collect(txn)
+                reached("commit.before-sync")
+        except BaseException:
+            ledger.roll_back()
+            raise
         reached("commit.after-sync")
+
+    def _collect(self, txn: Transaction) -> None:
+        """Delete blocks that nothing refers to any more."""
+        blocks, ledger = self._store.tables["block"], self._ledger
+        for digest in ledger.unused(_COLLECTED):
+            value = txn.get(digest, db=blocks)
+            ledger.deleted(digest)
+            if value is not None:
+                txn.delete(digest, db=blocks)
+                reference = codec.delta_reference(value)
+                if reference is not None:
+                    ledger.let_go(reference)
+
+
+def _superseded(groups: list[TransactionGroup]) -> list[set[int]]:
+    """For each group, the blocks (by place in its list) that a later one of the same transaction
+    overwrites or drops: they need not be written, so that a file which is too big can be deleted.
+    """
+    if len(groups) == 1:
+        return [set()]
+    written: set[tuple[int, int, int]] = set()
+    dropped: dict[int, int] = {}
+    found = []
+    for group in reversed(groups):
+        blocks = [(content, number, epoch) for content, number, _, _, epoch in group.blocks]
+        found.append(
+            {
+                place
+                for place, block in enumerate(blocks)
+                if block in written or dropped.get(block[0], block[2] + 1) <= block[2]
+            }
+        )
+        written.update(blocks)
+        for content, epoch in group.dropped:
+            dropped[content] = min(epoch, dropped.get(content, epoch))
+    return found[::-1]
 
 
 class _Apply:
     """Writes one group into an open write transaction."""
 
-    def __init__(self, store: Store, txn: Transaction, group: TransactionGroup) -> None:
+    def __init__(
+        self,
+        store: Store,
+        txn: Transaction,
+        group: TransactionGroup,
+        ledger: Ledger,
+        superseded: set[int],
+    ) -> None:
+        """`superseded`: places in `group.blocks` of what need not be written."""
         self.tables = store.tables
         self.txn = txn
         self.group = group
+        self.ledger = ledger
+        self.superseded = superseded
         self.suffix = keys.inverted(group.epoch)
 
     def run(self) -> None:
@@ -222,6 +343,8 @@ class _Apply:
                 self._drop(content, epoch, own)
         for table, key in group.deletes:
             self.txn.delete(key, db=self.tables[table])
+        for key, value in group.puts.get("extent", ()):
+            self._refer(key, value)
         for table, rows in group.puts.items():
             with self.txn.cursor(db=self.tables[table]) as cursor:
                 cursor.putmulti(rows)
@@ -268,16 +391,27 @@ class _Apply:
             while found and cursor.key().startswith(prefix):
                 key = cursor.key()
                 if keys.epoch_of(key) >= epoch and key not in own:
+                    self.ledger.let_go(cursor.value())
                     found = cursor.delete()
                 else:
                     found = cursor.next()
 
+    def _refer(self, key: bytes, value: bytes) -> None:
+        """Count the reference that an extent makes, and the one that it replaces."""
+        old = self.txn.get(key, db=self.tables["extent"])
+        self.ledger.hold(value)
+        if old is not None:
+            self.ledger.let_go(old)
+
     def _put_blocks(self) -> None:
         txn, blocks, extents = self.txn, self.tables["block"], self.tables["extent"]
         with txn.cursor(db=extents) as cursor:
-            for content, number, data, reference, epoch in self.group.blocks:
+            for place, (content, number, data, reference, epoch) in enumerate(self.group.blocks):
+                if place in self.superseded:
+                    continue
                 key = keys.extent_key(content, number, epoch)
                 if data is None or data == _ZEROS[: len(data)]:
+                    self._refer(key, records.WHITEOUT)
                     txn.put(key, records.WHITEOUT, db=extents)
                     continue
                 digest = codec.block_hash(data)
@@ -287,6 +421,10 @@ class _Apply:
                         delta = self._delta(cursor, content, number, reference, data, value)
                         value = delta or value
                     txn.put(digest, value, db=blocks)
+                    self.ledger.born(digest)
+                    if (needed := codec.delta_reference(value)) is not None:
+                        self.ledger.hold(needed)
+                self._refer(key, digest)
                 txn.put(key, digest, db=extents)
 
     def _delta(

@@ -441,13 +441,14 @@ def test_a_failure_in_the_middle_leaves_nothing_of_the_commit(
     writer = Writer(store)
     put_blocks, calls = writing._Apply._put_blocks, []
 
-    def fail_once(self: Any) -> None:
+    def fail_twice(self: Any) -> None:
+        """Also when the reserve was given up."""
         calls.append(1)
-        if len(calls) == 1:
+        if len(calls) <= 2:
             raise OSError(errno.ENOSPC, "No space left on device")
         put_blocks(self)
 
-    monkeypatch.setattr(writing._Apply, "_put_blocks", fail_once)
+    monkeypatch.setattr(writing._Apply, "_put_blocks", fail_twice)
     good, bad = labels(a=b"1"), blocks((7, 0, NOISE))
     with writer._changed:  # both must be in one commit
         writer._queue.extend((good, bad))
