@@ -43,7 +43,7 @@ def verify(context: Context, thorough: bool) -> None:
             daemon = None
         if daemon is not None:
             stack.enter_context(daemon)
-        workspace = stack.enter_context(opening.reading(place, need_base=False))
+        workspace = stack.enter_context(opening.reading(place, need_base=False, damaged=True))
         line = stack.enter_context(ProgressLine())
 
         def progress(phase: str, done: int, total: int) -> None:

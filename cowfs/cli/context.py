@@ -168,18 +168,18 @@ def _fresh_base(place: Place, need_base: bool) -> int | None:
 
 
 @contextlib.contextmanager
-def reading(place: Place, *, need_base: bool = True) -> Iterator[ReadOnly]:
+def reading(place: Place, *, need_base: bool = True, damaged: bool = False) -> Iterator[ReadOnly]:
     """The workspace as of now, opened in this process, so that the daemon is not held up.
 
     need_base: content that only the base directory has is wanted; without, a dead daemon is no
-    obstacle. Raises DaemonUnreachableError, PermissionDeniedError, and the errors of opening a
-    store.
+    obstacle. damaged: as in `open_store`. Raises DaemonUnreachableError, PermissionDeniedError,
+    and the errors of opening a store.
     """
     from cowfs.service import workspace
 
     base = _fresh_base(place, need_base)
     try:
-        with workspace.reading(Path(place.store), base) as opened:
+        with workspace.reading(Path(place.store), base, damaged=damaged) as opened:
             yield opened
     finally:
         if base is not None:

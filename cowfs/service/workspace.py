@@ -8,6 +8,7 @@ Threading: an open workspace belongs to the thread that opened it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -83,13 +84,21 @@ def open_for_writing(store: Path, base_path: str, base_fd: int | None) -> Volume
 
 
 class ReadOnly:
-    """A workspace opened for reading: a snapshot of the last commit, and the base directory."""
+    """A workspace opened for reading: a snapshot of the last commit, and the base directory.
+
+    branch: read when it is first asked for, so that a damaged one does not keep `verify` from
+    looking at the rest. Raises DamagedRecordError then.
+    """
 
     def __init__(self, store: Store, reader: Reader, base_fd: int | None) -> None:
         self.store = store
         self.reader = reader
         self.base = Base(base_fd) if base_fd is not None else None
-        self.branch = reader.branch(MAIN)
+
+    @functools.cached_property
+    def branch(self) -> records.BranchRecord:
+        """The branch `main`."""
+        return self.reader.branch(MAIN)
 
     def point(self, selector: str) -> Point:
         """Resolve a selector. Raises UnknownCheckpointError, AmbiguousCheckpointError."""
@@ -105,9 +114,9 @@ class ReadOnly:
 
 
 @contextlib.contextmanager
-def reading(store: Path, base_fd: int | None) -> Iterator[ReadOnly]:
-    """Open a workspace for reading. Raises the errors of `open_store`."""
-    opened = open_store(store, writable=False)
+def reading(store: Path, base_fd: int | None, *, damaged: bool = False) -> Iterator[ReadOnly]:
+    """Open a workspace for reading; `damaged` as in `open_store`, whose errors it raises."""
+    opened = open_store(store, writable=False, damaged=damaged)
     try:
         with Reader(opened) as reader:
             workspace = ReadOnly(opened, reader, base_fd)

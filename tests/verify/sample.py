@@ -53,7 +53,7 @@ class Sample:
     def verify(self, **options: Any) -> Report:
         fd = os.open(self.base, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with reading(self.store, fd) as workspace:
+            with reading(self.store, fd, damaged=True) as workspace:
                 return verify(workspace, **options)
         finally:
             os.close(fd)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cowfs.errors import DamagedRecordError
 from cowfs.service.verify.blocks import Blocks
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
@@ -25,7 +26,17 @@ from cowfs.store.pages import FREE_LIST, MAIN, DamagedFileError, PageCheck
 from cowfs.store.snapshot import Reader
 from cowfs.volume.base import Base
 
-__all__ = ["Problem", "Progress", "Refresh", "Report", "verify", "verify_store"]
+__all__ = [
+    "Problem",
+    "Progress",
+    "Refresh",
+    "Report",
+    "Scan",
+    "check_pages",
+    "examine",
+    "verify",
+    "verify_store",
+]
 
 DATA_FILE = "data.mdb"
 
@@ -57,6 +68,8 @@ def verify(
         comparison = Comparison(report, mountpoint, progress, thorough=thorough)
         try:
             comparison.run(workspace, refresh)
+        except DamagedRecordError:  # of the branch, or of its lineage: reported above
+            report.skipped.append("mount")
         finally:
             comparison.close()
     return report
@@ -64,22 +77,30 @@ def verify(
 
 def verify_store(reader: Reader, base: Base | None, *, progress: Progress = _silent) -> Report:
     """Check a store as one read transaction sees it; with `base`, unsealed base files too."""
-    report = Report()
-    scan = Scan(reader, base, report, progress)
+    scan = Scan(reader, base, Report(), progress)
     try:
-        _check_pages(scan)
-        for name, needs, check in _passes(scan):
-            if needs & scan.unreadable:
-                report.skipped.append(name)
-            else:
-                check()
+        check_pages(scan)
+        examine(scan)
     finally:
         scan.close()
-    return report
+    return scan.report
 
 
-def _check_pages(scan: Scan) -> None:
+def examine(scan: Scan) -> None:
+    """Check the records of all tables that can be read."""
+    for name, needs, check in _passes(scan):
+        if needs & scan.unreadable:
+            scan.report.skipped.append(name)
+        else:
+            check()
+
+
+def check_pages(scan: Scan) -> None:
     """Look at the file's structure first: LMDB itself trusts what it reads."""
+    for table in TABLES:
+        if table not in scan.reader.store.tables:
+            scan.unreadable.add(table)
+            scan.problem("structure", table, "table", "it is missing or cannot be found")
     check = PageCheck(scan.reader.store.path / DATA_FILE, scan.progress)
     try:
         for damage in check.run():
@@ -102,7 +123,7 @@ _Pass = tuple[str, frozenset[str], Callable[[], None]]
 def _passes(scan: Scan) -> list[_Pass]:
     """(name, tables that it reads, what it does), in order."""
     blocks = Blocks(scan)
-    history = {"meta", "epoch", "branch", "checkpoint", "label", "operation"}
+    history = {"epoch"}
     names = {"inode", "dirent", "link"}
 
     def step(name: str, tables: set[str], check: Callable[[], None]) -> _Pass:
@@ -125,6 +146,6 @@ def _passes(scan: Scan) -> list[_Pass]:
         ),
         step("orphans", history | names | {"orphan"}, lambda: check_orphans(scan)),
         step("derived", history | names, scan.report_derived),
-        step("counters", history | names, lambda: check_counters(scan)),
+        step("counters", history | names | {"meta"}, lambda: check_counters(scan)),
         step("unused", history | names | {"extent", "block", "orphan"}, blocks.unused),
     ]

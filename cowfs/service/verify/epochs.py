@@ -17,25 +17,43 @@ from cowfs.service.verify.scan import Scan
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _ID = re.compile(r"[0-9a-f]{12}")
+_KINDS = {"start", "manual", "rescue", "apply", "external"}
+_OPERATIONS = {"checkpoint", "restore", "undo", "redo"}
+_Checkpoints = dict[str, records.CheckpointRecord]
 
 
 def check_history(scan: Scan) -> None:
-    """Read all small tables, and fill `scan.history`."""
-    _format(scan)
-    branches = dict(_decoded(scan, "branch", records.BranchRecord))
+    """Read all small tables, and fill `scan.history`.
+
+    What a table with damaged pages would say is not asked for. Without a branch that can be read,
+    the epochs that are open count as heads.
+    """
+    if scan.readable("meta"):
+        _format(scan)
+    branches = {}
+    if scan.readable("branch"):
+        branches = dict(_decoded(scan, "branch", records.BranchRecord))
     for key, epoch in _decoded(scan, "epoch", records.EpochRecord):
         if len(key) != 8:
             _damaged(scan, "epoch", key, f"its key has {len(key)} bytes, not 8")
             continue
         scan.history.add(keys.unpack_id(key), epoch)
-    scan.history.heads = [record.head for record in branches.values()]
-    checkpoints = _checkpoints(scan)
-    _labels(scan, checkpoints)
+    scan.history.heads = [record.head for record in branches.values()] or [
+        number for number, epoch in scan.history.epochs.items() if not epoch.sealed
+    ]
+    checkpoints = _checkpoints(scan) if scan.readable("checkpoint") else {}
     _epochs(scan, set(scan.history.heads))
+    if not scan.readable("checkpoint"):
+        return
+    if scan.readable("label"):
+        _labels(scan, checkpoints)
     _sealing(scan, checkpoints)
-    _branches(scan, branches, checkpoints)
-    _applying(scan)
-    _operations(scan)
+    if scan.readable("branch"):
+        _branches(scan, branches, checkpoints)
+    if scan.readable("meta"):
+        _applying(scan)
+    if scan.readable("operation"):
+        _operations(scan, checkpoints)
 
 
 def check_counters(scan: Scan) -> None:
@@ -86,45 +104,65 @@ def _format(scan: Scan) -> None:
 def _epochs(scan: Scan, heads: set[int]) -> None:
     history = scan.history
     for epoch, record in history.epochs.items():
-        problem = _epoch_parent(scan, epoch, record)
-        if problem:
-            scan.problem("epoch-parent", "epoch", f"{epoch}", problem)
-        elif record.run_start != history.run_start(epoch) is not None:
-            scan.problem(
-                "epoch-run",
-                "epoch",
-                f"{epoch}",
-                f"its run starts at {record.run_start}, not at {history.run_start(epoch)}",
-                states=[s for s in history.states if s[1].visible(epoch)],
-            )
-        if epoch in heads and record.sealed:
-            scan.problem("epoch-open", "epoch", f"{epoch}", "it is a branch's head, but sealed")
-        elif epoch not in heads and not record.sealed:
-            scan.problem("epoch-open", "epoch", f"{epoch}", "it is open, but no branch's head")
-        if record.opened <= 0 or record.sealed < 0:
-            scan.problem(
-                "epoch-time", "epoch", f"{epoch}", f"opened {record.opened}, sealed {record.sealed}"
-            )
+        found = [*_epoch_faults(scan, epoch, record, heads)]
+        if found:
+            history.faulty.add(epoch)
+        for check, detail in found:
+            seen = check == "epoch-run"
+            states = [s for s in history.states if s[1].visible(epoch)] if seen else []
+            scan.problem(check, "epoch", f"{epoch}", detail, states=states)
     if 0 not in history.epochs:
         scan.problem("epoch-parent", "epoch", "0", "it is missing")
 
 
-def _sealing(scan: Scan, checkpoints: dict[str, records.CheckpointRecord]) -> None:
-    """An epoch and the checkpoint that sealed it name each other."""
+def _epoch_faults(
+    scan: Scan, epoch: int, record: records.EpochRecord, heads: set[int]
+) -> Iterator[tuple[str, str]]:
+    """(check, what is wrong) of one epoch."""
+    history = scan.history
+    if fault := _epoch_parent(scan, epoch, record):
+        yield "epoch-parent", fault
+    elif record.run_start != history.run_start(epoch) is not None:
+        start = history.run_start(epoch)
+        yield "epoch-run", f"its run starts at {record.run_start}, not at {start}"
+    if epoch in heads and record.sealed:
+        yield "epoch-open", "it is a branch's head, but sealed"
+    elif epoch not in heads and not record.sealed:
+        yield "epoch-open", "it is open, but no branch's head"
+    elif not record.sealed and (record.checkpoint or record.counts != records.Counts()):
+        yield "epoch-open", "it is open, but says what sealed it"
+    if record.opened <= 0 or record.sealed < 0:
+        yield "epoch-time", f"opened {record.opened}, sealed {record.sealed}"
+
+
+def _sealing(scan: Scan, checkpoints: _Checkpoints) -> None:
+    """An epoch and the checkpoint that sealed it name each other, and say the same."""
     wrong = checkpoints.keys() - {record.id for record in scan.history.checkpoints}
     for epoch, record in scan.history.epochs.items():
         name = record.checkpoint
-        if not name or name in wrong:
+        if not name or name in wrong or epoch in scan.history.faulty:
             continue
         found = checkpoints.get(name)
         if found is None:
             detail = f"checkpoint {name}, which sealed it, does not exist"
         elif found.epoch != epoch:
             detail = f"checkpoint {name}, which sealed it, belongs to epoch {found.epoch}"
+        elif differing := _differing(
+            (record.sealed, record.branch, record.counts),
+            (found.time, found.branch, found.counts),
+            ("time", "branch", "counts"),
+        ):
+            detail = f"checkpoint {name}, which sealed it, has another {differing}"
         else:
             continue
+        scan.history.faulty.add(epoch)
         states = [state for state in scan.history.states if state[1].head == epoch]
         scan.problem("epoch-checkpoint", "epoch", f"{epoch}", detail, states=states)
+
+
+def _differing(one: tuple[object, ...], other: tuple[object, ...], names: tuple[str, ...]) -> str:
+    """Names of the values that are not the same in both, "" when all are."""
+    return ", ".join(n for n, a, b in zip(names, one, other, strict=True) if a != b)
 
 
 def _epoch_parent(scan: Scan, epoch: int, record: records.EpochRecord) -> str:
@@ -138,7 +176,7 @@ def _epoch_parent(scan: Scan, epoch: int, record: records.EpochRecord) -> str:
     return ""
 
 
-def _checkpoints(scan: Scan) -> dict[str, records.CheckpointRecord]:
+def _checkpoints(scan: Scan) -> _Checkpoints:
     history, found = scan.history, {}
     for key, record in _decoded(scan, "checkpoint", records.CheckpointRecord):
         name = key.decode("latin-1")
@@ -155,11 +193,14 @@ def _checkpoints(scan: Scan) -> dict[str, records.CheckpointRecord]:
             detail = f"its epoch {record.epoch} is still open"
             scan.problem("checkpoint-epoch", "checkpoint", name, detail, checkpoints=[name])
             continue
+        if record.kind not in _KINDS:
+            detail = f"its kind is {record.kind!r}"
+            scan.problem("checkpoint-epoch", "checkpoint", name, detail, checkpoints=[name])
         history.checkpoints.append(record)
     return found
 
 
-def _labels(scan: Scan, checkpoints: dict[str, records.CheckpointRecord]) -> None:
+def _labels(scan: Scan, checkpoints: _Checkpoints) -> None:
     labels = {}
     for key, value in scan.each("label"):
         label, target = key.decode("latin-1"), value.decode("latin-1")
@@ -180,7 +221,7 @@ def _labels(scan: Scan, checkpoints: dict[str, records.CheckpointRecord]) -> Non
 def _branches(
     scan: Scan,
     branches: dict[bytes, records.BranchRecord],
-    checkpoints: dict[str, records.CheckpointRecord],
+    checkpoints: _Checkpoints,
 ) -> None:
     epochs = scan.history.epochs
     if not branches:
@@ -192,6 +233,8 @@ def _branches(
         for what, epoch in (("head", record.head), ("applied epoch", record.applied)):
             if epoch not in epochs:
                 scan.problem("branch", "branch", name, f"its {what} {epoch} does not exist")
+        if record.applied == record.head:
+            scan.problem("branch", "branch", name, f"its applied epoch {record.applied} is open")
         for what, stack in (("undo", record.undo), ("redo", record.redo)):
             for missing in [item for item in stack if item not in checkpoints]:
                 detail = f"its {what} stack names checkpoint {missing}, which does not exist"
@@ -205,12 +248,54 @@ def _applying(scan: Scan) -> None:
         scan.problem("applying", "meta", "applying", "the epoch to apply does not exist")
 
 
-def _operations(scan: Scan) -> None:
-    last = max(scan.history.epochs, default=0)
+def _operations(scan: Scan, checkpoints: _Checkpoints) -> None:
+    """Operations fit their keys, the epochs between which they were made, and the checkpoint that
+    each made; every checkpoint but the first was made by one."""
+    faulty, last = scan.history.faulty, max(scan.history.epochs, default=0)
+    epochs = {n: record for n, record in scan.history.epochs.items() if n not in faulty}
+    sound = {record.id: record for record in scan.history.checkpoints if record.epoch in epochs}
+    made = set()
     for key, record in _decoded(scan, "operation", records.OperationRecord):
+        made.add(record.checkpoint)
+        thing, detail = f"{record.seq}", ""
         if len(key) != 8 or keys.unpack_id(key) != record.seq:
-            detail = f"its key does not fit its number {record.seq}"
-            scan.problem("operation", "operation", key.hex(), detail)
+            thing, detail = key.hex(), f"its key does not fit its number {record.seq}"
         elif not 0 <= record.before <= record.after <= last:
             detail = f"its epochs {record.before} and {record.after} are not in order or not used"
-            scan.problem("operation", "operation", f"{record.seq}", detail)
+        elif record.time != record.seq or record.kind not in _OPERATIONS:
+            detail = f"its time is {record.time}, its kind {record.kind!r}"
+        elif (checkpoint := sound.get(record.checkpoint)) is not None:
+            detail = _operation_fault(record, checkpoint, sound, epochs)
+        if detail:
+            scan.problem("operation", "operation", thing, detail)
+    if len(made) == scan.report.checked["operation"]:  # else one is known to be damaged
+        for name in checkpoints.keys() - made:
+            if checkpoints[name].epoch:
+                detail = "no operation made it"
+                scan.problem("operation", "checkpoint", name, detail, checkpoints=[name])
+
+
+def _operation_fault(
+    record: records.OperationRecord,
+    checkpoint: records.CheckpointRecord,
+    checkpoints: _Checkpoints,
+    epochs: dict[int, records.EpochRecord],
+) -> str:
+    """What is wrong between an operation and what it made."""
+    names = ("epoch", "time", "uid", "user", "pid", "command", "target")
+    differing = _differing(
+        tuple(getattr(record, n) for n in ("before", *names[1:-1], "detail")),
+        tuple(getattr(checkpoint, n) for n in names),
+        names,
+    )
+    if differing:
+        return f"checkpoint {checkpoint.id}, which it made, has another {differing}"
+    opened = epochs.get(record.after)
+    if opened is None:
+        return ""
+    if opened.opened != record.time:
+        return f"epoch {record.after}, which it opened, was opened at {opened.opened}"
+    target = checkpoints.get(record.detail)
+    if opened.parent not in (record.before, target.epoch if target is not None else None):
+        return f"epoch {record.after}, which it opened, has the parent {opened.parent}"
+    return ""

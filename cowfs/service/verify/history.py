@@ -22,12 +22,14 @@ class History:
     """Epochs by number, as far as their records are sound.
 
     The runs are worked out from the parents, so that a wrong `run_start` harms nothing here.
+    faulty: those with a problem of their own; what only follows from it is not reported again.
     """
 
     def __init__(self) -> None:
         self.epochs: dict[int, EpochRecord] = {}
         self.checkpoints: list[CheckpointRecord] = []
         self.heads: list[int] = []
+        self.faulty: set[int] = set()
         self._runs: dict[int, int] = {}
         self._lineages: OrderedDict[int, Lineage | None] = OrderedDict()
         self._states: list[State] | None = None

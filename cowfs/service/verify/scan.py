@@ -49,6 +49,10 @@ class Scan:
 
     # -- reading ------------------------------------------------------------------------------
 
+    def readable(self, table: str) -> bool:
+        """Whether the pages of a table are sound."""
+        return table not in self.unreadable
+
     def entries(self, table: str) -> int:
         """How many records a table has."""
         txn = cast(Any, self.reader.txn)

@@ -149,8 +149,8 @@ class _Tree:
             self._entries(node, entries.take(ino))
             self._xattrs(node, xattrs.take(ino))
             self._check(node)
-        if not scan.has_prefix("inode", keys.pack_id(1)):
-            scan.problem("inode-links", "inode", "1", "there is no root directory")
+        if not scan.has("inode", keys.inode_key(1, 0)):
+            scan.problem("inode-links", "inode", "1", "there is no root directory in epoch 0")
 
     # -- reading ------------------------------------------------------------------------------
 

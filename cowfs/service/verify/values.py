@@ -88,6 +88,8 @@ def inode_faults(record: records.InodeRecord) -> Iterator[tuple[str, str]]:
         yield "inode-fields", f"its size is {record.size}"
     if record.base_size > (record.size if regular else 0):
         yield "inode-fields", f"base size {record.base_size} with size {record.size}"
+    if record.rdev and not (stat.S_ISCHR(record.mode) or stat.S_ISBLK(record.mode)):
+        yield "inode-fields", f"it is no device, but has the device number {record.rdev}"
     if link:
         size = len(record.target)
         if not 0 < size <= _TARGET_MAX or size != record.size or b"\0" in record.target:
