@@ -9,6 +9,7 @@ Threading: plain exceptions; no state.
 
 from __future__ import annotations
 
+import errno
 from typing import Any, ClassVar
 
 
@@ -273,6 +274,13 @@ class StoreUnwritableError(CowfsError):
     )
 
 
+class LimitReachedError(CowfsError):
+    code = "COWFS_LIMIT"
+    exit_code = 37
+    message = "a limit of the system was reached: {detail}"
+    hint = "Nothing was changed. End other programs or raise the limit (`ulimit -n`, `ulimit -u`)."
+
+
 class StoreForeignError(CowfsError):
     code = "COWFS_STORE_FOREIGN"
     exit_code = 45
@@ -308,3 +316,27 @@ class DamagedRecordError(CowfsError):
     exit_code = 49
     message = "damaged {what}: {detail}"
     hint = "`cowfs verify` says which checkpoints and paths are hit. Others are not affected."
+
+
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def as_cowfs_error(error: Exception) -> CowfsError:
+    """An error of Python or of a system call as one of ours."""
+    if isinstance(error, CowfsError):
+        return error
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        detail = f"{error.strerror or error}{where}"
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            return PermissionDeniedError(detail=detail)
+        if error.errno in _NO_ROOM:
+            return StoreFullError(path=error.filename or "or its disk", detail=detail)
+        if error.errno in _LIMITS:
+            return LimitReachedError(detail=detail)
+    if isinstance(error, MemoryError):
+        return LimitReachedError(detail="out of memory")
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return LimitReachedError(detail="no further thread can be started")
+    return InternalError(detail=f"{type(error).__name__}: {error}")

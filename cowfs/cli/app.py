@@ -16,7 +16,7 @@ from cowfs.cli import output
 from cowfs.cli.command import HELP, Command, Directory
 from cowfs.cli.context import Context
 from cowfs.client.rpc import RpcError
-from cowfs.errors import CowfsError, InternalError, PermissionDeniedError, UsageError
+from cowfs.errors import CowfsError, UsageError, as_cowfs_error
 
 COMMANDS = {
     "mount": ("cmd_mount", "Mount a directory: from then on everything is recorded."),
@@ -141,7 +141,4 @@ def _as_cowfs_error(error: Exception) -> CowfsError:
         path = context.command_path.partition(" ")[2] if context is not None else ""
         message = error.format_message().rstrip(".")
         return UsageError(detail=message[:1].lower() + message[1:], command=path)
-    if isinstance(error, PermissionError):
-        where = f" ({error.filename})" if error.filename else ""
-        return PermissionDeniedError(detail=f"{error.strerror}{where}")
-    return InternalError(detail=f"{type(error).__name__}: {error}")
+    return as_cowfs_error(error)

@@ -64,12 +64,18 @@ def unmount(
             raise
         output.note(f"the daemon was dead; cleaned up the mount at {place.mountpoint}")
         applied = applying.offline(place) if apply else None
-        answer: dict[str, Any] = {"mountpoint": place.mountpoint, "applied": applied}
+        answer: dict[str, Any] = {
+            "mountpoint": place.mountpoint,
+            "applied": applied,
+            "unstored": "",
+        }
     else:
         assert daemon is not None
         with daemon:
             answer = _ask(daemon, {"force": force, "apply": apply}, 0.0 if force else timeout)
         _wait_for_end(place, answer.pop("pid", None))
+        if unstored := answer["unstored"]:
+            output.note(f"the last changes are lost: {unstored}")
     context.answer(answer, _text(answer))
 
 

@@ -9,17 +9,26 @@ the methods themselves.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cowfs.errors import CowfsError, InternalError, PermissionDeniedError, UsageError
+from cowfs.errors import (
+    CowfsError,
+    InternalError,
+    PermissionDeniedError,
+    UsageError,
+    as_cowfs_error,
+)
 from cowfs.volume.history import Author
 
 log = logging.getLogger(__name__)
@@ -27,6 +36,8 @@ log = logging.getLogger(__name__)
 SOCKET_NAME = "control.sock"
 _MAX_LINE = 16 << 20
 _CREDENTIALS = struct.Struct("3i")
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+_PAUSE_SECONDS = 0.05
 
 
 class Request:
@@ -70,6 +81,7 @@ class ControlServer:
             os.umask(old)
             os.close(fd)
         self._socket.listen(32)
+        self._spare = _spare_descriptor()
         self._thread = threading.Thread(target=self._accept, name="cowfs-control", daemon=True)
 
     def start(self) -> None:
@@ -89,9 +101,28 @@ class ControlServer:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    return  # closed
+                self._refuse_one(error)
+                continue
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _refuse(connection, error)
+
+    def _refuse_one(self, error: OSError) -> None:
+        """Answer whoever waits first by means of a descriptor that is kept for this."""
+        if self._spare >= 0:
+            os.close(self._spare)
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            time.sleep(_PAUSE_SECONDS)  # another thread was quicker
+        else:
+            _refuse(connection, error)
+        self._spare = _spare_descriptor()
 
     def _serve(self, connection: socket.socket) -> None:
         lock = threading.Lock()
@@ -135,10 +166,30 @@ class ControlServer:
         except CowfsError as error:
             answer = _error(number, error)
         except Exception as error:
-            log.exception("a control request failed")
-            answer = _error(number, InternalError(detail=f"{type(error).__name__}: {error}"))
+            known = as_cowfs_error(error)
+            if isinstance(known, InternalError):
+                log.exception("a control request failed")
+            else:
+                log.warning("a control request failed: %s", error)
+            answer = _error(number, known)
         fds = [request.reply_fd] if request is not None and request.reply_fd is not None else None
         send(answer, fds)
+
+
+def _spare_descriptor() -> int:
+    """A descriptor that can be given up for another one; -1 when there is none."""
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def _refuse(connection: socket.socket, error: Exception) -> None:
+    """Tell a client that it cannot be served now."""
+    known = as_cowfs_error(error)
+    log.warning("a command is refused: %s", known)
+    with connection, contextlib.suppress(OSError):
+        connection.sendall(json.dumps(_error(None, known)).encode() + b"\n")
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -7,6 +7,7 @@ first.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import gc
@@ -28,7 +29,17 @@ from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.undertaker import Undertaker
 from cowfs.daemon.walker import Walker
-from cowfs.errors import BusyError, CowfsError, FuseUnavailableError, UnmountFailedError
+from cowfs.errors import (
+    BusyError,
+    CowfsError,
+    FuseUnavailableError,
+    InternalError,
+    MountFailedError,
+    StoreFullError,
+    StoreUnwritableError,
+    UnmountFailedError,
+    as_cowfs_error,
+)
 from cowfs.mount.kernel import Kernel
 from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
 from cowfs.service.apply import apply, unfinished
@@ -93,17 +104,30 @@ class Daemon:
             self.volume.close()
             os.close(self.base_fd)
             raise
-        self.kernel = Kernel(self.loop, config.mountpoint, config.watch_limit)
-        self.engine = MountEngine(self.volume, self.loop, self.kernel)
-        self._pid_file = store / "daemon.pid"
-        self._pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
         self.operation = threading.RLock()
-        self._server = ControlServer(store, Methods(self).table())
+        self._pid_file = store / "daemon.pid"
+        try:
+            self.kernel = Kernel(self.loop, config.mountpoint, config.watch_limit)
+            self.engine = MountEngine(self.volume, self.loop, self.kernel)
+            self._server = ControlServer(store, Methods(self).table())
+        except BaseException:
+            unmount_kernel(unmount=True)
+            self.volume.close()
+            os.close(self.base_fd)
+            raise
+        self._note_pid()
         self._apply_last: Author | None = None
         self._stop = threading.Event()
         self._busy = threading.Event()
         self._walker = Walker(self.engine, self._busy)
         self._fuse = threading.Thread(target=self._run_fuse, name="cowfs-fuse")
+
+    def _note_pid(self) -> None:
+        """For messages of other commands: nothing depends on it, so a full disk is no obstacle."""
+        try:
+            self._pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+        except OSError as error:
+            log.warning("the pid is not noted: %s", error)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until unmounted; `ready` is called when the mount answers."""
@@ -128,9 +152,12 @@ class Daemon:
         if self._apply_last is not None:
             # What came between the apply and the end of the mount; nearly always nothing.
             apply(LocalEngine(self.volume), self._apply_last, lambda **_: None)
-        self.volume.close()
-        self._pid_file.unlink(missing_ok=True)
-        os.close(self.base_fd)
+        try:
+            self.volume.close()
+        finally:
+            with contextlib.suppress(OSError):
+                self._pid_file.unlink(missing_ok=True)
+            os.close(self.base_fd)
 
     def _run_fuse(self) -> None:
         try:
@@ -150,7 +177,8 @@ class Daemon:
             ticks += 1
             if ticks % _FLUSH_TICKS == 0 and self.loop.operations.writers():
                 self._flush_open_files()
-            if self.volume.dirty:
+            external = self.volume.importer.complete and self.volume.external.adopting
+            if self.volume.dirty or external:
                 self.loop.post(self._quiesce)
 
     def _flush_open_files(self) -> None:
@@ -159,12 +187,14 @@ class Daemon:
             return
         try:
             self.kernel.flush()
-        except (OSError, LoopEndedError) as error:
+        except (OSError, CowfsError, LoopEndedError) as error:
             log.info("the kernel's dirty pages were not flushed: %s", error)
         finally:
             self.operation.release()
 
     def _quiesce(self) -> None:
+        if self.volume.importer.complete:
+            self.volume.external.settle()  # all that was changed outside has been found
         self.volume.quiesce()
 
     def _wait_for_signal(self) -> None:
@@ -188,15 +218,17 @@ class Daemon:
     ) -> dict[str, Any]:
         """Unmount, writing the head to the base first if asked to; the process ends soon after.
 
-        Raises BusyError, ApplyConflictError, UnmountFailedError: the mount then goes on.
+        With `force` also when the store cannot take the last changes (`unstored` in the result).
+        Raises BusyError, StoreFullError, StoreUnwritableError, ApplyConflictError,
+        UnmountFailedError: the mount then goes on.
         """
         mountpoint = self.config.mountpoint
         held = holders(mountpoint, author.pid)
         if held and not force:
             raise BusyError(path=mountpoint, holders=describe(held), pids=[h.pid for h in held])
         reached("unmount.begin")
-        self.kernel.flush()
-        commit(self.engine)
+        unstored = self._store_all(give_up=force)
+        apply_head = apply_head and not unstored
         reached("unmount.committed")
         applied: dict[str, Any] | None = None
         if apply_head:
@@ -213,7 +245,28 @@ class Daemon:
         self._apply_last = author if apply_head else None
         if force:
             self.loop.stop()
-        return {"mountpoint": mountpoint, "applied": applied, "pid": os.getpid()}
+        return {
+            "mountpoint": mountpoint,
+            "applied": applied,
+            "unstored": unstored,
+            "pid": os.getpid(),
+        }
+
+    def _store_all(self, *, give_up: bool) -> str:
+        """Bring everything to stable storage; with `give_up` returns why that did not succeed.
+
+        Raises StoreFullError, StoreUnwritableError.
+        """
+        unstored = ""
+        for step in (self.kernel.flush, lambda: commit(self.engine)):
+            try:
+                step()
+            except (StoreFullError, StoreUnwritableError) as error:
+                if not give_up:
+                    raise
+                log.warning("unmounting without the last changes: %s", error)
+                unstored = str(error)
+        return unstored
 
 
 def finish_apply(volume: Volume) -> None:
@@ -283,7 +336,7 @@ def _mount_advice() -> str:
 
 
 def set_up_logging(store: Path, *, foreground: bool) -> None:
-    """A rotating log in the store; on the terminal as well in the foreground."""
+    """A rotating log in the store; on the terminal as well in the foreground. Raises OSError."""
     handler = logging.handlers.RotatingFileHandler(
         store / "daemon.log",
         maxBytes=_LOG_BYTES,
@@ -304,20 +357,27 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
     For the main thread of a process that has no other threads yet.
     """
     store = Path(config.store)
-    store.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.chmod(store, 0o700)
-    undertaker = Undertaker()
-    set_up_logging(store, foreground=foreground)
+    undertaker: Undertaker | None = None
     # Blocked in all threads, and waited for by one: Python would run a handler in the main thread,
     # which does not notice a signal that comes just before it begins to wait for the end.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
+        store.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.chmod(store, 0o700)
+        undertaker = Undertaker()
+        set_up_logging(store, foreground=foreground)
         daemon = Daemon(config)
-    except CowfsError as error:
-        undertaker.dismiss()
-        log.error("cannot mount: %s", error)
-        tell({"ok": False, "error": error.to_json()})
-        return error.exit_code
+    except (CowfsError, OSError, RuntimeError, MemoryError) as error:
+        if undertaker is not None:
+            undertaker.dismiss()
+        known = as_cowfs_error(error)
+        if isinstance(known, InternalError):
+            known = MountFailedError(
+                path=config.base, detail=str(error), log=str(store / "daemon.log")
+            )
+        log.error("cannot mount: %s", known)
+        tell({"ok": False, "error": known.to_json()})
+        return known.exit_code
     log.info("mounted %s, store %s", config.mountpoint, config.store)
 
     def ready() -> None:

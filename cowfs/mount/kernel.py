@@ -32,6 +32,7 @@ from typing import TypeVar
 
 import pyfuse3
 
+from cowfs.errors import StoreFullError
 from cowfs.mount.ghosts import Ghosts, hidden_name, notify, open_hidden, place
 from cowfs.mount.holding import Holder
 from cowfs.mount.loop import Loop, LoopEndedError
@@ -86,7 +87,10 @@ class Kernel:
                 log.info("inode %d stays in the kernel's cache: %s", closed, error)
 
     def flush(self) -> None:
-        """Write all dirty pages and times back, and wait until they are here. Raises OSError.
+        """Write all dirty pages and times back, and wait until they are here.
+
+        What a handler refuses is gone for good; the program that wrote it learns so by fsync(2).
+        Raises StoreFullError when it was for lack of room, and then nothing else has happened.
 
         Both can be dirty only while a handle that can write exists (a mapping keeps it). syncfs(2)
         writes times back and starts the write-back of pages, but it does not wait for the pages of
@@ -100,11 +104,26 @@ class Kernel:
             while _libc.syncfs(root) != 0:
                 code = ctypes.get_errno()
                 if code != errno.EINTR:
-                    raise OSError(code, os.strerror(code))
+                    self._refused(OSError(code, os.strerror(code)))
+                    break
         writers = self._loop.call(self._loop.operations.writers)
         with self._ghosts.alone() as hidden:
             for ino in writers:
-                _wait_for_writeback(hidden, ino)
+                try:
+                    _wait_for_writeback(hidden, ino)
+                except OSError as error:
+                    self._refused(error)
+
+    def _refused(self, error: OSError) -> None:
+        """Dirty pages were not taken. Damage of one file is told by that file's errors."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFullError(
+                path=str(self._loop.volume.store.path),
+                detail="what was written to open files does not fit",
+            )
+        if error.errno != errno.EIO:
+            raise error
+        log.warning("what was written to an open file could not be taken: %s", error)
 
     def at_one_moment(self, fn: Callable[[], T]) -> T:
         """Run `fn` in the FUSE thread; contract 2: everything that was written before is here."""

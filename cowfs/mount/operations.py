@@ -327,8 +327,8 @@ class Operations:
                 self.upkeep.opened.add(ino)
             return self._shown_to_ghost(inode, ctx.pid)
         size = attr.st_size if fields.update_size else None
-        if size is not None and size > inode.size and self._volume.full:
-            raise PosixError(errno.ENOSPC)
+        if size is not None and size > inode.size:
+            self._volume.require_room()
         attributes.set_attributes(
             self._view,
             inode,
@@ -346,8 +346,7 @@ class Operations:
     def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
         if not name.startswith(_XATTR_CLASSES):
             raise PosixError(errno.ENOTSUP)
-        if self._volume.full:
-            raise PosixError(errno.ENOSPC)
+        self._volume.require_room()
         attributes.set_xattr(self._view, self._view.inode(ino), name, value)
 
     async def getxattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
@@ -430,8 +429,15 @@ class Operations:
         if inode.ino in self.upkeep.dropping:
             return len(buffer)
         try:
-            if volume.full:
-                raise PosixError(errno.ENOSPC)
+            volume.require_room()
+            while not volume.has_room(len(buffer)):
+                # What waits for its commit may take less than it seems to.
+                group = volume.quiesce()
+                if group is None or group.done:
+                    raise PosixError(errno.ENOSPC)
+                await self._waiter.committed(group)
+            if inode.ino in self.upkeep.dropping:
+                return len(buffer)
             written = data.write(view, inode, offset, buffer)
             if view.dirty_bytes >= _GROUP_BYTES:
                 group = volume.quiesce()

@@ -50,8 +50,7 @@ def _room_for(view: View, parent: int, name: bytes) -> Inode:
         raise PosixError(errno.ENOENT)
     if name in directory.entries:
         raise PosixError(errno.EEXIST)
-    if view.volume.full:
-        raise PosixError(errno.ENOSPC)
+    view.volume.require_room()
     return directory
 
 

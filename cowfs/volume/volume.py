@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _CACHED_BLOCKS = 256
 _KEPT_PROBLEMS = 100
+_RECORD_BYTES = 1024
+"""What the records of one changed inode may take."""
 MAIN = "main"
 
 
@@ -219,8 +221,22 @@ class Volume:
 
     @property
     def full(self) -> bool:
-        """Whether the store cannot take what is in flight: new data would only pile up."""
+        """Whether the store has no room for anything new."""
         return self.writer.full
+
+    def require_room(self) -> None:
+        """Called before something new is made. Raises PosixError: ENOSPC when the store is full,
+        EIO when it cannot be written for another reason; it would only pile up in memory."""
+        if self.writer.full:
+            raise PosixError(errno.ENOSPC)
+        if self.writer.failure is not None:
+            raise PosixError(errno.EIO)
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes of file data fit into the store, beside what is not committed yet:
+        compression and deltas cannot be counted on, and pages and records need more."""
+        data = self.uncommitted_bytes + size
+        return self.writer.has_room(data + (data >> 3) + len(self.main.changed) * _RECORD_BYTES)
 
     def close(self) -> None:
         """Commit and close everything. Raises StoreFullError when the last commit fails."""
