@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 
 from cowfs.cli import output
-from cowfs.service.diff import STATUSES, Change, Stat, count
+from cowfs.service.diff import STATUSES, Change, count
+from cowfs.service.textdiff import Stat
 
 _BAR = 30
 

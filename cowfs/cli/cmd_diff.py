@@ -16,9 +16,10 @@ from cowfs.cli.context import Context
 from cowfs.client.places import Place
 from cowfs.errors import UnknownCheckpointError, UsageError
 from cowfs.service.content import Tree
-from cowfs.service.diff import Change, patch, stat_of
+from cowfs.service.diff import Change
 from cowfs.service.diff import diff as compare
 from cowfs.service.selectors import Point
+from cowfs.service.textdiff import patch, stat_of
 from cowfs.service.workspace import ReadOnly
 
 NAMES, STAT, PATCH = "name-status", "stat", "patch"

@@ -44,7 +44,8 @@ _SPIN_NS = 60_000
 _MAX_TASKS = 160
 _MOST_HELD = 128
 """Files that are held at the same time; each keeps a task waiting."""
-_MOST_PARKED = 16
+_SPARE_TASKS = 16
+"""Tasks that neither hold nor park, for everything else."""
 _DEFER = 64
 """How many requests may go before a function that was handed in: what the kernel sent earlier
 (FORGETs above all) is then mostly served before a restore asks which inodes it still holds."""
@@ -232,7 +233,10 @@ class Loop:
     async def park(self) -> None:
         """Answer a request that would open a file for writing when `end_parking` is called."""
         event = self._unpark
-        if event is not None and event.statistics().tasks_waiting < _MOST_PARKED:
+        if event is None:
+            return
+        room = _MAX_TASKS - _SPARE_TASKS - len(self.held)
+        if event.statistics().tasks_waiting < room:
             await self._until(event)
 
     async def _until(self, event: trio.Event) -> None:

@@ -8,9 +8,10 @@ import stat
 import subprocess
 from pathlib import Path
 
-from cowfs.service.diff import diff, patch
+from cowfs.service.diff import diff
 from cowfs.service.export import export_tree
 from cowfs.service.selectors import Point
+from cowfs.service.textdiff import patch
 from cowfs.service.workspace import ReadOnly
 
 Files = dict[bytes, tuple[str, bytes]]

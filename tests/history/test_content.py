@@ -15,7 +15,7 @@ from cowfs.format import keys
 from cowfs.service.content import Tree, same_content
 from cowfs.service.export import read_file
 from cowfs.service.restore import restore
-from cowfs.volume import data
+from cowfs.volume import sealing
 from tests.history.states import history, live_state, native_state, replayed, tree_state
 from tests.support.volumes import AUTHOR, Rig
 
@@ -129,7 +129,7 @@ def test_what_was_sealed_outlives_the_base(rig: Rig) -> None:
     assert rig.base is not None
     inode = rig.at(b"d/sub/deep")
     a = rig.checkpoint()
-    data.seal(rig.view, inode.content)
+    sealing.seal(rig.view, inode.content)
     rig.truncate(b"d/sub/deep", 7)
     rig.truncate(b"d/sub/deep", 140000)
     rig.close()
@@ -264,7 +264,7 @@ def test_blocks_given_back_to_the_base(open_rig: OpenRig, base: Path) -> None:
         rig.checkpoint()
         rig.write(name, b"two", 70000)
         rig.write(name, b"two", 140000)
-    data.seal(rig.view, rig.at(b"sealed").content)
+    sealing.seal(rig.view, rig.at(b"sealed").content)
     restore(rig.engine, AUTHOR, a.id, paths=[b"sealed", b"plain"])
     with history(rig) as workspace:
         tree = Tree(workspace, workspace.point("@"))

@@ -12,7 +12,8 @@ import pytest
 
 from cowfs.errors import ContentLostError, UnknownPathError
 from cowfs.format import records
-from cowfs.service.diff import Change, count, diff, stat_of
+from cowfs.service.diff import Change, count, diff
+from cowfs.service.textdiff import stat_of
 from cowfs.service.workspace import ReadOnly
 from cowfs.volume import attributes, namespace
 from tests.history.states import history

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cowfs.service.diff import diff, patch
+from cowfs.service.diff import diff
+from cowfs.service.textdiff import patch
 from cowfs.tree import patch as patching
 from cowfs.volume import namespace
 from tests.history.patching import check_patch, files_of, git, gnu_patch, text_of
