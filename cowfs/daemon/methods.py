@@ -19,6 +19,7 @@ from cowfs.service.apply import apply
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import commit
 from cowfs.service.restore import Restored
+from cowfs.service.sealing import sealing_state
 from cowfs.store.snapshot import Reader
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Methods:
             self._engine.flush()
         report = self._engine.call(lambda: reporting.volume_status(self._engine.volume))
         with Reader(self._engine.volume.store) as reader:
-            report["sealing"] = reporting.sealing(reader)
+            report["sealing"] = sealing_state(reader)
         report["pid"] = os.getpid()
         return report
 

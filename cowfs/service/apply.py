@@ -33,17 +33,14 @@ from cowfs.service.applying.executor import Executor, Mover, staging_place
 from cowfs.service.applying.plan import Plan, make_plan
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
+from cowfs.service.sealing import seal_content
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.store.steps import reached
-from cowfs.volume import data
 from cowfs.volume.history import Author
 from cowfs.volume.posix import PosixError
 
 Progress = Callable[..., None]
 """Called with done, total and path."""
-
-_SEAL_BYTES = 32 << 20
-_SEAL_BLOCKS = 256
 
 
 @dataclass(slots=True)
@@ -159,12 +156,11 @@ def _seal_head(engine: Engine, author: Author) -> int:
     volume = engine.volume
 
     def unchanged() -> int | None:
-        head = volume.main.head
-        if volume.dirty or next(volume.reader.scan("change", keys.pack_id(head)), None):
-            return None
-        return volume.open_epoch.parent
+        volume.external.settle()
+        return None if volume.epoch_changed else volume.open_epoch.parent
 
     epoch = engine.call(unchanged)
+    commit(engine)
     if epoch is not None:
         return epoch
     record = checkpoint(engine, author, message="applied to the directory", kind="apply")
@@ -173,30 +169,12 @@ def _seal_head(engine: Engine, author: Author) -> int:
 
 def _save_old_content(engine: Engine, plan: Plan, progress: Progress) -> None:
     """Seal what will be overwritten or deleted; commit in portions, so memory stays bounded."""
-    volume = engine.volume
     total = len(plan.contents_to_seal)
     for done, content in enumerate(plan.contents_to_seal, start=1):
         seal_content(engine, content)
-        if volume.extra.size >= _SEAL_BYTES:
-            commit(engine)
         if done % 50 == 0 or done == total:
             progress(phase="save", done=done, total=total, path="")
     commit(engine)
-
-
-def seal_content(engine: Engine, content: int) -> bool:
-    """Seal one content in portions of bounded memory; False when the base lost it."""
-    volume = engine.volume
-    at: int | None = 0
-    while at is not None:
-        first = at
-        try:
-            at = engine.call(lambda: data.seal(volume.main, content, first, _SEAL_BLOCKS))  # noqa: B023
-        except PosixError:
-            return False
-        if at is not None:
-            commit(engine)
-    return True
 
 
 def _set_applying(engine: Engine, epoch: int) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from cowfs.format import records
 from cowfs.service.selectors import on_line
-from cowfs.store.snapshot import Reader
 from cowfs.volume.volume import Volume
 
 
@@ -21,6 +20,14 @@ def volume_status(volume: Volume) -> dict[str, Any]:
     failure = volume.writer.failure
     problems = list(volume.problems)
     state = "ok"
+    volume.writer.measure()
+    room = volume.writer.room
+    if volume.full:
+        what = "its quota" if room.limited_by_quota else "its disk"
+        detail = (
+            f"{what} is full: nothing new can be written; deleting, checkpoints and unmount work"
+        )
+        problems.append({"kind": "full", "path": "", "detail": detail})
     if problems:
         state = "warning"
     if failure is not None:
@@ -37,21 +44,11 @@ def volume_status(volume: Volume) -> dict[str, Any]:
             "complete": importer.complete,
         },
         "store_bytes": volume.store.bytes_used(),
+        "used_bytes": room.used,
+        "quota_bytes": room.quota,
+        "room_bytes": room.left,
         "uncommitted_bytes": volume.uncommitted_bytes,
         "inodes_in_memory": len(view.inodes),
         "health": {"state": state, "problems": problems},
         "time": time.time_ns(),
-    }
-
-
-def sealing(reader: Reader) -> dict[str, int]:
-    """How much history still rests on the base directory: files whose content is not in the store
-    (`unsealed`; directories that were not listed yet count as one), and files whose old content
-    was changed outside before it was saved (`lost`). For any thread, with a reader of its own."""
-    states = [0, 0, 0]
-    for _, value in reader.scan("origin"):
-        states[value[0]] += 1
-    return {
-        "unsealed": states[records.ORIGIN_UNLISTED],
-        "lost": states[records.ORIGIN_LOST],
     }

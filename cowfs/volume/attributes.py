@@ -38,6 +38,7 @@ def set_attributes(
     `ctime` is given only by the kernel's writeback cache; otherwise it becomes now. A call that
     changes nothing leaves no trace in the epoch.
     """
+    view.begin()
     if size is not None and size != inode.size:
         data.truncate(view, inode, size)
         if mtime is None:
@@ -86,6 +87,7 @@ def set_xattr(view: View, inode: Inode, name: bytes, value: bytes) -> None:
         raise PosixError(errno.ERANGE)
     if len(value) > XATTR_SIZE_MAX:
         raise PosixError(errno.E2BIG)
+    view.begin()
     current = xattrs(view, inode)
     current[name] = value
     if not inode.orphan_epoch:
@@ -99,6 +101,7 @@ def remove_xattr(view: View, inode: Inode, name: bytes) -> None:
     current = xattrs(view, inode)
     if name not in current:
         raise PosixError(errno.ENODATA)
+    view.begin()
     del current[name]
     if not inode.orphan_epoch:
         view.xattrs[(inode.ino, name)] = None

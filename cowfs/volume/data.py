@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 
 from cowfs.format import records
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
-from cowfs.volume.base import same_file
 from cowfs.volume.importing import recorded_fingerprint
 from cowfs.volume.inode import Buffer, Inode
 from cowfs.volume.posix import PosixError
@@ -83,6 +81,8 @@ def _base_block(view: View, content: int, base_size: int, number: int) -> bytes 
     origin = importer.origin(content)
     if origin is None:
         return None
+    if origin.state == records.ORIGIN_DONE and not importer.is_fresh(content):
+        return None  # sealed: what has no extent is a hole
     # A content that is being sealed says ORIGIN_DONE before its blocks can be seen in the store.
     start = number * BLOCK_SIZE
     path = importer.base_path(origin)
@@ -106,40 +106,14 @@ def _base_block(view: View, content: int, base_size: int, number: int) -> bytes 
         raise PosixError(error.errno or errno.EIO) from None
 
 
-def open_file(view: View, inode: Inode) -> None:
-    """Called when a file is opened: see that its base file is still the one that was imported.
+def open_file(view: View, inode: Inode) -> bool:
+    """Called when a file is opened: see that its base file is still the one that was recorded.
 
-    A change from outside is adopted into the open epoch and reported (design: base).
+    Returns whether a change from outside was adopted. Raises PosixError.
     """
     if not inode.base_size or inode.orphan_epoch:
-        return
-    volume, importer = view.volume, view.volume.importer
-    origin = importer.origin(inode.content)
-    if origin is None or origin.state != records.ORIGIN_UNLISTED or volume.base is None:
-        return
-    entry = importer.base_entry(origin.parent, origin.name)
-    if entry is None or entry.content != inode.content:
-        return
-    path = importer.base_path(origin)
-    try:
-        st = volume.base.stat(path)
-        if st is not None and same_file(st, recorded_fingerprint(entry)):
-            return
-        found = volume.base.lookup(path)
-    except OSError as error:
-        volume.problem("unreadable", path, f"cannot open the base: {error.strerror}")
-        raise PosixError(error.errno or errno.EIO) from None
-    replaced = found is not None and found.st.st_ino != entry.st_ino and inode.nlink > 1
-    if (
-        found is None
-        or replaced  # other names may still lead to the old file
-        or not stat.S_ISREG(found.st.st_mode)
-        or volume.external.written(view, inode, entry)
-    ):
-        volume.external.gone(entry, (origin.parent, origin.name))
-        return
-    volume.external.adopt_file(view, inode, origin.parent, found)
-    volume.problem("external", path, "changed outside while mounted, adopted")
+        return False
+    return view.volume.external.look_at_file(view, inode)
 
 
 def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
@@ -152,6 +126,7 @@ def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
     end = offset + size
     if end > MAX_SIZE:
         raise PosixError(errno.EFBIG)
+    view.begin()
     number, start = divmod(offset, BLOCK_SIZE)
     if start + size <= BLOCK_SIZE:
         _write_block(view, inode, number, start, data)
@@ -203,6 +178,7 @@ def truncate(view: View, inode: Inode, size: int) -> None:
         raise PosixError(errno.EFBIG if size > 0 else errno.EINVAL)
     if size == inode.size:
         return
+    view.begin()
     if size == 0:
         _empty(view, inode)
     elif size < inode.size:
@@ -239,29 +215,3 @@ def _shorten(view: View, inode: Inode, size: int) -> None:
             view.dirty_bytes -= len(old)
         inode.blocks[number] = None
     inode.base_size = min(inode.base_size, size)
-
-
-def seal(view: View, content: int, first: int = 0, count: int = 1 << 48) -> int | None:
-    """Read `count` blocks of a content's base file, from block `first`, into the store at epoch 0.
-
-    Returns the block to go on with, None when the content is sealed: nothing outside can damage
-    its history any more. Raises PosixError(EIO) when the base lost it.
-    """
-    importer = view.volume.importer
-    origin = importer.origin(content)
-    if origin is None or origin.state == records.ORIGIN_DONE:
-        return None
-    entry = importer.base_entry(origin.parent, origin.name)
-    if entry is None or origin.state == records.ORIGIN_LOST:
-        raise PosixError(errno.EIO)
-    group, size = view.volume.extra, entry.size
-    blocks = (size + BLOCK_SIZE - 1) // BLOCK_SIZE
-    stop = min(blocks, first + count)
-    for number in range(first, stop):
-        data = _base_block(view, content, size, number)
-        group.blocks.append((content, number, data, 0, 0))
-        group.size += len(data) if data else 0
-    if stop < blocks:
-        return stop
-    importer.set_origin(content, records.ORIGIN_DONE, origin.parent, origin.name)
-    return None

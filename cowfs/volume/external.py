@@ -2,25 +2,33 @@
 
 In each life of the volume every directory that was listed before is compared once with the
 fingerprints in the table `base`, when it is first looked into. What somebody changed meanwhile is
-adopted into the open epoch, unless the workspace changed the same file: then the workspace's
+adopted, unless the workspace changed the same file: then the workspace's
 version stays, and the other one is saved by `apply` before it is overwritten. Where the workspace
 changed only the attributes of a file, the content is adopted and those attributes stay.
+
+What is adopted gets an epoch of its own: the open one is sealed before it if it has changes, and
+after it as soon as the workspace changes something itself (`View.begin`) or asks for a checkpoint.
+So `log` shows it, and it can be restored away. Only a restore of paths, which must be one epoch, is
+not interrupted.
 
 Threading: owned by the volume's thread.
 """
 
 from __future__ import annotations
 
+import errno
 import itertools
 import stat
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
+from cowfs.volume import history
 from cowfs.volume.base import BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, inode_record, is_shared, recorded_fingerprint
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import now
+from cowfs.volume.posix import PosixError, now
 
 if TYPE_CHECKING:
     from cowfs.volume.view import View
@@ -29,12 +37,48 @@ if TYPE_CHECKING:
 _DIRECTORY = records.kind_of(stat.S_IFDIR)
 
 
+KIND = "external"
+"""Of the checkpoints before and after what was adopted."""
+EPOCH_KEY = b"external"
+"""In the table `meta`: the open epoch, while all that it has was adopted from outside."""
+
+
 class External:
-    """Finds and adopts changes from outside."""
+    """Finds and adopts changes from outside.
+
+    adopting: the open epoch has such changes and no others.
+    on_adopted: told the inodes that the kernel knows and that were changed.
+    """
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._importer = volume.importer
+        self._by_file: dict[tuple[int, int], tuple[int, bytes]] | None = None
+        self.adopting = volume.reader.get("meta", EPOCH_KEY) == keys.pack_id(volume.main.head)
+        self.on_adopted: Callable[[set[int]], None] = lambda inodes: None
+
+    # -- their epoch ----------------------------------------------------------------------------
+
+    def _begin(self, view: View) -> None:
+        """Something is about to be adopted."""
+        if self.adopting or view.editing:
+            return
+        if self._volume.epoch_changed:
+            history.seal(
+                self._volume, history.Author(), kind=KIND, message="before external changes"
+            )
+        self.adopting = True
+        self._volume.extra.put("meta", EPOCH_KEY, keys.pack_id(view.head))
+
+    def settle(self) -> None:
+        """Seal the epoch of adopted changes, if the open one is that."""
+        if not self.adopting:
+            return
+        self.adopting = False
+        self._volume.extra.delete("meta", EPOCH_KEY)
+        history.seal(self._volume, history.Author(), kind=KIND, message="external changes")
+
+    # -- comparing ------------------------------------------------------------------------------
 
     def check_directory(self, view: View, inode: Inode) -> None:
         """Compare a directory that was listed in an earlier life with the base, once."""
@@ -90,6 +134,7 @@ class External:
                 "conflict", path, entry.name, "made outside too; the workspace's one stays"
             )
             return
+        self._begin(view)
         child = self._importer.import_entry(view, inode, entry, epoch=view.head)
         view.add_name(inode, entry.name, child)
         if child.is_dir:
@@ -120,6 +165,7 @@ class External:
         elif not self._unchanged(view, child, record):
             self._report("conflict", path, name, "removed outside; the workspace's version stays")
             return
+        self._begin(view)
         view.drop_name(inode, name, child)
         if child.is_dir or child.nlink <= 1:
             view.remove_inode(child)
@@ -162,6 +208,7 @@ class External:
                 if not self._unchanged(view, child, record):
                     whole = False
                     continue
+            self._begin(view)
             view.drop_name(directory, name, child)
             view.mark(directory)
             if child.is_dir or child.nlink <= 1:
@@ -295,9 +342,11 @@ class External:
         xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
         shown = child.mode, child.uid, child.gid, xattrs
         if shown == (st.st_mode, st.st_uid, st.st_gid, entry.xattrs) and unchanged:
+            self._begin(view)
             child.ctime = st.st_ctime_ns
             view.mark(child)
         elif unchanged:
+            self._begin(view)
             self._take_attributes(view, child, entry)
             self._report("external", path, entry.name, "attributes changed outside, adopted")
         elif (st.st_mode, entry.xattrs) != (record.mode, xattrs):
@@ -325,6 +374,7 @@ class External:
     ) -> None:
         """Give an inode the content that its base file has now, and with `attributes` all else."""
         volume = self._volume
+        self._begin(view)
         content = child.content
         if child.is_file:
             self.lose(content)
@@ -357,6 +407,56 @@ class External:
             if xattrs.get(name) != value:
                 view.xattrs[(child.ino, name)] = value
         view.mark(child)
+
+    def look_at_file(self, view: View, inode: Inode) -> bool:
+        """See whether somebody changed the base file of an inode since it was recorded; whether
+        that was adopted. Raises PosixError (the base cannot be read)."""
+        volume, importer = self._volume, self._importer
+        origin = importer.origin(inode.content)
+        if origin is None or origin.state == records.ORIGIN_DONE or volume.base is None:
+            return False
+        entry = importer.base_entry(origin.parent, origin.name)
+        if entry is None or entry.content != inode.content:
+            return False
+        path = importer.base_path(origin)
+        try:
+            st = volume.base.stat(path)
+            if st is not None and same_file(st, recorded_fingerprint(entry)):
+                return False
+            found = volume.base.lookup(path)
+        except OSError as error:
+            volume.problem("unreadable", path, f"cannot open the base: {error.strerror}")
+            raise PosixError(error.errno or errno.EIO) from None
+        replaced = found is not None and found.st.st_ino != entry.st_ino and inode.nlink > 1
+        if (
+            found is None
+            or replaced  # other names may still lead to the old file
+            or not stat.S_ISREG(found.st.st_mode)
+            or self.written(view, inode, entry)
+        ):
+            self.gone(entry, (origin.parent, origin.name))
+            return False
+        self.adopt_file(view, inode, origin.parent, found)
+        volume.problem("external", path, "changed outside while mounted, adopted")
+        return True
+
+    def changed(self, view: View, content: int) -> None:
+        """The base file of a content is another one now, or gone: adopt it where the workspace
+        shows it, and say what is lost."""
+        origin = self._importer.origin(content)
+        if origin is None or origin.state != records.ORIGIN_UNLISTED:
+            return
+        entry = self._importer.base_entry(origin.parent, origin.name)
+        if entry is None or entry.content != content:
+            self.lose(content)
+            return
+        try:
+            inode = view.inode(entry.ino)
+        except PosixError:
+            self.gone(entry, (origin.parent, origin.name))
+            return
+        if inode.content != content or not self.look_at_file(view, inode):
+            self.gone(entry, (origin.parent, origin.name))
 
     def lose(self, content: int) -> None:
         """The base file of a content changed: what was not sealed of the old one is lost."""

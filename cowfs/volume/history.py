@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cowfs.errors import CowfsError
 from cowfs.format import keys, records
@@ -17,9 +18,11 @@ from cowfs.store.writer import TransactionGroup, now
 from cowfs.tree.announcing import Announcement, announcement
 from cowfs.tree.changes import Touched, differing
 from cowfs.types import MAX_EPOCH
-from cowfs.volume.inode import Inode
-from cowfs.volume.view import View
-from cowfs.volume.volume import MAIN, Volume
+
+if TYPE_CHECKING:
+    from cowfs.volume.inode import Inode
+    from cowfs.volume.view import View
+    from cowfs.volume.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ def seal(
 
     Everything that returned before is in it. It is durable when its group is committed.
     """
+    volume.external.settle()
     checkpoint, group, lineage = _advance(
         volume, author, volume.main.lineage, volume.branch, "checkpoint", kind, message, label, ""
     )
@@ -118,6 +122,7 @@ def rescue(
     operation: str,
 ) -> records.CheckpointRecord:
     """Seal the open epoch as a rescue checkpoint and go on in its child; `branch` as in `swap`."""
+    volume.external.settle()
     view = volume.main
     checkpoint, _, lineage = _advance(
         volume, author, view.lineage, branch, operation, "rescue", "", "", target.id
@@ -187,7 +192,7 @@ def _advance(
     checkpoint = records.CheckpointRecord(
         new_checkpoint_id(volume),
         epoch,
-        MAIN,
+        view.branch,
         kind,
         moment,
         message or (f"before {operation} to {target[:8]}" if target else ""),
@@ -200,7 +205,7 @@ def _advance(
         counts,
     )
     lineage = parent.child(following)
-    fresh = records.EpochRecord(parent.head, lineage.ranges[-1][0], MAIN, moment)
+    fresh = records.EpochRecord(parent.head, lineage.ranges[-1][0], view.branch, moment)
     volume.next_epoch = following + 1
     extra.put(
         "epoch",

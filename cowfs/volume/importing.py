@@ -133,6 +133,10 @@ class Importer:
         value = self._volume.reader.get("origin", keys.pack_id(thing))
         return records.unpack_origin(value) if value is not None else None
 
+    def is_fresh(self, thing: int) -> bool:
+        """Whether the store may not have yet what `origin` says."""
+        return thing in self._fresh
+
     def base_path(self, origin: records.OriginRecord) -> bytes:
         """Path of a thing relative to the base directory; where a directory above it has been
         removed by `apply`, the part of it that is known (a fingerprint tells what lies there)."""

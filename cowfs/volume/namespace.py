@@ -74,6 +74,7 @@ def create(
     is_dir = stat.S_ISDIR(mode)
     if len(target) > SYMLINK_MAX:
         raise PosixError(errno.ENAMETOOLONG)
+    view.begin()
     if directory.mode & stat.S_ISGID:
         gid = directory.gid
         if is_dir:
@@ -114,6 +115,7 @@ def link(view: View, ino: int, parent: int, name: bytes) -> Inode:
     if inode.nlink >= LINK_MAX:
         raise PosixError(errno.EMLINK)
     directory = _room_for(view, parent, name)
+    view.begin()
     moment = now()
     view.add_name(directory, name, inode)
     inode.nlink += 1
@@ -141,6 +143,7 @@ def unlink(view: View, parent: int, name: bytes) -> Inode:
     directory, inode = _child(view, parent, name)
     if inode.is_dir:
         raise PosixError(errno.EISDIR)
+    view.begin()
     _remove_name(view, directory, name, inode, now())
     return inode
 
@@ -152,6 +155,7 @@ def rmdir(view: View, parent: int, name: bytes) -> Inode:
         raise PosixError(errno.ENOTDIR)
     if view.directory(inode.ino).entries:
         raise PosixError(errno.ENOTEMPTY)
+    view.begin()
     inode.removed = True
     _remove_name(view, directory, name, inode, now())
     return inode
@@ -196,6 +200,9 @@ def rename(
         raise PosixError(errno.ENOENT)
     if inode.is_dir and _is_below(view, target, inode):
         raise PosixError(errno.EINVAL)
+    if old is not None and old is not inode and not flags & RENAME_EXCHANGE:
+        _check_replaceable(view, inode, old)  # may read a directory of the base
+    view.begin()
     moment = now()
     if old is not None and flags & RENAME_EXCHANGE:
         if old.is_dir and _is_below(view, source, old):
@@ -205,7 +212,6 @@ def rename(
     if old is inode:
         return None  # two names of one file: nothing happens (rename(2))
     if old is not None:
-        _check_replaceable(view, inode, old)
         old.removed = old.is_dir
         _remove_name(view, target, new_name, old, moment)
         if inode.is_file and old.is_file:

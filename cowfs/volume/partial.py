@@ -17,7 +17,7 @@ from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
 from cowfs.tree.changes import differing, same_content
-from cowfs.volume import data, history
+from cowfs.volume import history, sealing
 from cowfs.volume.history import NOBODY, Audience, Author, Swapped
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
@@ -304,7 +304,8 @@ class _Editor:
     def _copy(self, ino: int, record: records.InodeRecord) -> Inode:
         """A new inode with the old state's content, extent by extent."""
         view = self.view
-        if record.base_size and data.seal(view, record.content) is None:
+        if record.base_size:
+            sealing.seal(view, record.content)
             self._commit_seal()
         inode = view.add_inode(record)
         inode.atime, inode.mtime, inode.ctime = record.atime, record.mtime, record.ctime

@@ -120,6 +120,12 @@ class View:
 
     # -- recording changes ------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """The workspace is about to change something: not in an epoch of changes from outside."""
+        external = self.volume.external
+        if external.adopting:
+            external.settle()
+
     def mark(self, inode: Inode) -> None:
         """The inode's record changed: write it with the next group."""
         inode.attr = None

@@ -52,7 +52,6 @@ class Volume:
         self.problems: deque[dict[str, str]] = deque(maxlen=_KEPT_PROBLEMS)
         self.orphans: set[int] = set()
         self.importer = Importer(self)
-        self.external = External(self)
         self.group_size = 0
         self._next_id = self._counter(b"next_id")
         self.next_epoch = self._counter(b"next_epoch")
@@ -66,6 +65,7 @@ class Volume:
         self.main = View(self, 0, MAIN, self.reader.lineage(self.branch.head))
         self.open_epoch = self.reader.epoch(self.branch.head)
         self._recount()
+        self.external = External(self)
         self._drop_old_orphans()
 
     def _counter(self, name: bytes) -> int:
@@ -144,6 +144,15 @@ class Volume:
     def dirty(self) -> bool:
         """Whether anything waits for a quiesce."""
         return self.main.dirty or not self._extra.empty
+
+    @property
+    def epoch_changed(self) -> bool:
+        """Whether the open epoch has changes, committed or not."""
+        head = self.main.head
+        if self.main.dirty or next(self.reader.scan("change", keys.pack_id(head)), None):
+            return True
+        waiting = (group for group, _, _ in self._waiting)
+        return any(g.epoch == head and (g.puts.get("change") or g.removals) for g in waiting)
 
     @property
     def uncommitted_bytes(self) -> int:
@@ -242,6 +251,7 @@ class Volume:
         """Commit and close everything. Raises StoreFullError when the last commit fails."""
         reached("close.begin")
         try:
+            self.external.settle()
             self.quiesce()
         finally:
             try:

@@ -14,7 +14,7 @@ import pytest
 
 from cowfs.format.records import Counts
 from cowfs.types import BLOCK_SIZE
-from cowfs.volume import attributes, data
+from cowfs.volume import attributes, sealing
 from tests.support.steps import Worker
 from tests.support.volumes import START, Facts, Rig, errno_of
 from tests.volume.test_history import fill_base
@@ -29,7 +29,7 @@ def next_life(rig: Rig) -> None:
 
 
 def seal(rig: Rig, path: bytes) -> None:
-    assert data.seal(rig.view, rig.at(path).content) is None
+    sealing.seal(rig.view, rig.at(path).content)
     rig.volume.sync()
 
 

@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Iterator
 
-from cowfs.format import records
+from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume.base import Base
@@ -23,13 +23,15 @@ class LostContentError(OSError):
 def pieces(after: Snapshot, record: records.InodeRecord) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of everything that is not a hole. Raises LostContentError."""
     below = (min(record.base_size, record.size) + BLOCK_SIZE - 1) // BLOCK_SIZE
+    origin = after.reader.get("origin", keys.pack_id(record.content))
+    sealed = origin is not None and records.unpack_origin(origin).state == records.ORIGIN_DONE
     above = (number for number, _ in after.extents(record.content, below))
     for number in itertools.chain(range(below), above):
         offset = number * BLOCK_SIZE
         if offset >= record.size:
             return
         digest, counts = after.block_source(record.content, number, record.base_size)
-        if digest is None:
+        if digest is None and not sealed:
             raise LostContentError(errno.EIO, "its old content is not in the store")
         if digest:
             yield offset, after.block(digest)[: min(counts, record.size - offset)]
