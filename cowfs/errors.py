@@ -318,6 +318,23 @@ class DamagedRecordError(CowfsError):
     hint = "`cowfs verify` says which checkpoints and paths are hit. Others are not affected."
 
 
+class RepairRefusedError(CowfsError):
+    code = "COWFS_REPAIR_REFUSED"
+    exit_code = 50
+    message = "the store {path} cannot be repaired: {detail}"
+    hint = (
+        "Nothing was changed. What can be read still can: `cowfs export` writes whole states"
+        " elsewhere. A copy of the store from before the damage replaces it."
+    )
+
+
+class RepairMountedError(CowfsError):
+    code = "COWFS_REPAIR_MOUNTED"
+    exit_code = 51
+    message = "{path} is mounted; a repair would change what its daemon has in memory"
+    hint = "`cowfs unmount {path} --no-apply`, then repeat. Nothing was changed."
+
+
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
