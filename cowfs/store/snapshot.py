@@ -22,9 +22,11 @@ _INVERT = (1 << 64) - 1
 class Reader:
     """One read transaction with a cursor for each table that was asked for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, txn: Transaction | None = None) -> None:
+        """`txn`: read in this transaction, which stays the caller's to end."""
         self.store = store
-        self.txn: Transaction = store.begin()
+        self.txn: Transaction = txn if txn is not None else store.begin()
+        self._own = txn is None
         self._cursors: dict[str, Cursor] = {}
 
     def cursor(self, table: str) -> Cursor:
@@ -80,7 +82,8 @@ class Reader:
         for cursor in self._cursors.values():
             cursor.close()
         self._cursors.clear()
-        self.txn.abort()
+        if self._own:
+            self.txn.abort()
 
     def __enter__(self) -> Reader:
         return self
