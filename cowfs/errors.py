@@ -318,6 +318,13 @@ class DamagedRecordError(CowfsError):
     hint = "`cowfs verify` says which checkpoints and paths are hit. Others are not affected."
 
 
+class SealIncompleteError(CowfsError):
+    code = "COWFS_SEAL_INCOMPLETE"
+    exit_code = 59
+    message = "not everything is sealed: {count} problem(s)"
+    hint = "What was read is in the store. Make the paths above readable and repeat `cowfs seal`."
+
+
 class RepairRefusedError(CowfsError):
     code = "COWFS_REPAIR_REFUSED"
     exit_code = 50

@@ -31,6 +31,7 @@ COMMANDS = {
     "redo": ("cmd_restore", "Take the last undo back."),
     "export": ("cmd_export", "Write a whole state out as a directory or a tar archive."),
     "apply": ("cmd_apply", "Write the present state into the directory that was mounted."),
+    "seal": ("cmd_seal", "Save what only the directory has, so that nothing outside can harm it."),
     "verify": ("cmd_verify", "Check every record and every block of the store."),
     "completion": ("cmd_completion", "Print the completion script for a shell."),
 }

@@ -52,6 +52,7 @@ class Plan:
     mountpoint: str
     store: str
     allow_other: bool
+    seal_rate: float = 0.0
 
     @property
     def in_place(self) -> bool:
@@ -66,6 +67,7 @@ class Plan:
             "mountpoint": self.mountpoint,
             "store": self.store,
             "allow_other": self.allow_other,
+            "seal_rate": self.seal_rate,
         }
 
 
@@ -74,6 +76,7 @@ class Plan:
     examples=[
         ("cowfs mount .", "record everything in the working directory"),
         ("cowfs mount project --store /big/disk/project", "keep the history elsewhere"),
+        ("cowfs mount project --seal", "and save in the background what only the directory has"),
         ("cowfs mount project --at view", "leave the directory as it is, work in view"),
     ],
 )
@@ -88,6 +91,15 @@ class Plan:
 )
 @click.option("--foreground", is_flag=True, help="Serve in this process, log to the terminal.")
 @click.option("--allow-other", is_flag=True, help="Let other users of the machine in.")
+@click.option("--seal", is_flag=True, help="Save what only DIR has, while nobody uses the mount.")
+@click.option(
+    "--seal-rate",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=20.0,
+    show_default=True,
+    metavar="MB/s",
+    help="How fast --seal reads at most.",
+)
 @click.option("--force", is_flag=True, help="Mount even / or the home directory.")
 def mount(
     context: Context,
@@ -96,6 +108,8 @@ def mount(
     mountpoint: str | None,
     foreground: bool,
     allow_other: bool,
+    seal: bool,
+    seal_rate: float,
     force: bool,
 ) -> None:
     """Mount DIR over itself: from then on, everything that happens in it is recorded.
@@ -116,7 +130,7 @@ def mount(
         kept = context.path(store)
     else:
         kept = registered or default_store(base)
-    plan = Plan(base, target, kept, allow_other)
+    plan = Plan(base, target, kept, allow_other, seal_rate=seal_rate * 1e6 if seal else 0.0)
     check(plan, force=force)
     if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
         output.note(f"the history so far stays in {registered}, this mount does not show it")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from cowfs.daemon.control import Method, Request
 from cowfs.errors import UsageError
 from cowfs.format import records
+from cowfs.mount.loop import LoopEndedError
 from cowfs.service import restore as restoring
 from cowfs.service import status as reporting
 from cowfs.service.apply import apply
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import commit
 from cowfs.service.restore import Restored
-from cowfs.service.sealing import sealing_state
+from cowfs.service.sealing import Pace, Sealed, seal, sealing_state
 from cowfs.store.snapshot import Reader
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Methods:
             "redo": self.redo,
             "flush": self.flush,
             "apply": self.apply,
+            "seal": self.seal,
             "unmount": self.unmount,
         }
 
@@ -109,6 +111,21 @@ class Methods:
                 request.progress,
                 dry_run=bool(request.params.get("dry_run")),
             ).to_json()
+
+    def seal(self, request: Request) -> Any:
+        """Params: paths, rate (bytes a second), idle. Result: see `Sealed`. Progress: phase, done,
+        total, bytes, path. Not serialised with the other operations, since it may last."""
+        rate = request.params.get("rate") or 0
+        if not isinstance(rate, int | float) or rate < 0:
+            raise UsageError(detail="rate must be a number of bytes a second")
+        busy = self._daemon.busy if request.params.get("idle") else None
+        pace = Pace(rate, busy, self._daemon.stop)
+        try:
+            paths = _names(request, "paths")
+            return seal(self._engine, paths, pace, request.progress).to_json()
+        except LoopEndedError:
+            problem = {"path": "", "detail": "the workspace was unmounted meanwhile"}
+            return Sealed(problems=[problem]).to_json()
 
     def unmount(self, request: Request) -> Any:
         """Params: force, apply. The daemon ends after the answer."""

@@ -27,6 +27,7 @@ from cowfs.daemon.control import ControlServer
 from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
+from cowfs.daemon.sealer import Sealer
 from cowfs.daemon.undertaker import Undertaker
 from cowfs.daemon.walker import Walker
 from cowfs.errors import (
@@ -66,13 +67,15 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to mount. Absolute paths. `watch_limit`: names that a restore announces to watchers."""
+    """What to mount. Absolute paths. `watch_limit`: names that a restore announces to watchers.
+    `seal_rate`: bytes a second of background sealing, 0 for none."""
 
     base: str
     mountpoint: str
     store: str
     allow_other: bool = False
     watch_limit: int = 2000
+    seal_rate: float = 0.0
 
     @property
     def in_place(self) -> bool:
@@ -83,6 +86,7 @@ class Daemon:
     """One mounted workspace.
 
     operation: held by whatever ends an epoch, touches the base or unmounts; one at a time.
+    busy: set while requests come. stop: set when the mount is gone.
     """
 
     def __init__(self, config: Config) -> None:
@@ -117,9 +121,14 @@ class Daemon:
             raise
         self._note_pid()
         self._apply_last: Author | None = None
-        self._stop = threading.Event()
-        self._busy = threading.Event()
-        self._walker = Walker(self.engine, self._busy)
+        self.stop = threading.Event()
+        self.busy = threading.Event()
+        self._walker = Walker(self.engine, self.busy)
+        self._sealer = (
+            Sealer(self.engine, config.seal_rate, self.busy, self.stop)
+            if config.seal_rate
+            else None
+        )
         self._fuse = threading.Thread(target=self._run_fuse, name="cowfs-fuse")
 
     def _note_pid(self) -> None:
@@ -140,12 +149,16 @@ class Daemon:
         timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
         timer.start()
         self._walker.start()
+        if self._sealer is not None:
+            self._sealer.start()
         ready()
         self._fuse.join()
-        self._stop.set()
+        self.stop.set()
         self._server.close()
         self._server.wait_idle(_ANSWER_SECONDS)
         self._walker.stop()
+        if self._sealer is not None:
+            self._sealer.join()
         timer.join()
         self.kernel.close()
         unmount_kernel(unmount=False)
@@ -167,12 +180,12 @@ class Daemon:
 
     def _tick(self) -> None:
         served = ticks = 0
-        while not self._stop.wait(_TICK_SECONDS):
+        while not self.stop.wait(_TICK_SECONDS):
             requests = self.loop.operations.requests
             if requests - served > _BUSY_REQUESTS:
-                self._busy.set()
+                self.busy.set()
             else:
-                self._busy.clear()
+                self.busy.clear()
             served = requests
             ticks += 1
             if ticks % _FLUSH_TICKS == 0 and self.loop.operations.writers():
