@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from cowfs.cli import detaching, output
-from cowfs.cli.command import Directory, command
+from cowfs.cli.command import Directory, Size, command
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
@@ -52,6 +52,7 @@ class Plan:
     mountpoint: str
     store: str
     allow_other: bool
+    quota: int | None = None
     seal_rate: float = 0.0
 
     @property
@@ -67,6 +68,7 @@ class Plan:
             "mountpoint": self.mountpoint,
             "store": self.store,
             "allow_other": self.allow_other,
+            "quota": self.quota,
             "seal_rate": self.seal_rate,
         }
 
@@ -89,6 +91,12 @@ class Plan:
     metavar="MOUNTPOINT",
     help="Mount on this empty directory instead of over DIR.",
 )
+@click.option(
+    "--quota",
+    type=Size(),
+    metavar="SIZE",
+    help="How much the store may hold, as 500M or 20G; none for no limit. It is remembered.",
+)
 @click.option("--foreground", is_flag=True, help="Serve in this process, log to the terminal.")
 @click.option("--allow-other", is_flag=True, help="Let other users of the machine in.")
 @click.option("--seal", is_flag=True, help="Save what only DIR has, while nobody uses the mount.")
@@ -108,6 +116,7 @@ def mount(
     mountpoint: str | None,
     foreground: bool,
     allow_other: bool,
+    quota: int | None,
     seal: bool,
     seal_rate: float,
     force: bool,
@@ -130,7 +139,7 @@ def mount(
         kept = context.path(store)
     else:
         kept = registered or default_store(base)
-    plan = Plan(base, target, kept, allow_other, seal_rate=seal_rate * 1e6 if seal else 0.0)
+    plan = Plan(base, target, kept, allow_other, quota, seal_rate * 1e6 if seal else 0.0)
     check(plan, force=force)
     if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
         output.note(f"the history so far stays in {registered}, this mount does not show it")

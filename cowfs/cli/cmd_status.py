@@ -58,6 +58,9 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
         last = next(on_line(opened.reader, lineage), None)
         changes = head_counts(opened)
         used = opened.store.bytes_used()
+        quota = workspace.describe(Path(place.store))
+        opened.store.quota = quota.quota if quota else 0
+        room = opened.store.room()
     problems = [{"kind": "daemon", "path": place.mountpoint, "detail": problem}] if problem else []
     return {
         "branch": opened.branch.name,
@@ -66,6 +69,9 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
         "changes": records.to_dict(changes),
         "import": None,
         "store_bytes": used,
+        "used_bytes": room.used,
+        "quota_bytes": room.quota,
+        "room_bytes": room.left,
         "uncommitted_bytes": 0,
         "health": {"state": "dead" if problem else "ok", "problems": problems},
         "time": time.time_ns(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
@@ -13,8 +13,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
     Parameter = click.ParamType[str]
+    Number = click.ParamType[int]
 else:
-    Parameter = click.ParamType
+    Parameter = Number = click.ParamType
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -72,6 +73,29 @@ class Directory(Parameter):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[click.shell_completion.CompletionItem]:
         return [click.shell_completion.CompletionItem(incomplete, type="dir")]
+
+
+class Size(Number):
+    """A number of bytes: "500M", "20G" (powers of 1024); "none" is 0."""
+
+    name = "size"
+    _UNITS: ClassVar[dict[str, int]] = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value.lower() == "none":
+            return 0
+        number, unit = value.upper().removesuffix("IB").removesuffix("B"), ""
+        if number[-1:].isalpha():
+            number, unit = number[:-1], number[-1]
+        try:
+            size = int(float(number) * (1 << self._UNITS[unit]))
+        except (ValueError, KeyError, OverflowError):
+            self.fail(f"{value!r} is not a size such as 500M or 20G", param, ctx)
+        if not 0 < size < 1 << 62:
+            self.fail(f"{value!r} is not a possible size", param, ctx)
+        return size
 
 
 class FilePath(Parameter):

@@ -45,7 +45,7 @@ def status(report: dict[str, Any]) -> str:
     else:
         lines.append(f"{where} is mounted at {report['mountpoint']}, daemon pid {report['pid']}")
     rows = [
-        ("store", f"{report['store']} ({output.size(report['store_bytes'])})"),
+        ("store", f"{report['store']} ({_room(report)})"),
         ("branch", f"{report['branch']}, epoch {report['head_epoch']}"),
         ("last", _last(report["last_checkpoint"])),
         ("since then", output.counts(report["changes"])),
@@ -68,6 +68,13 @@ def status(report: dict[str, Any]) -> str:
     elif not report["mounted"]:
         lines.append(f"`cowfs mount {where}` mounts it.")
     return "\n".join(output.printable(line) for line in lines)
+
+
+def _room(report: dict[str, Any]) -> str:
+    size = output.size(report["store_bytes"])
+    if quota := report["quota_bytes"]:
+        return f"{size}; {output.size(report['used_bytes'])} of its quota of {output.size(quota)}"
+    return size
 
 
 def _last(record: dict[str, Any] | None) -> str:

@@ -68,6 +68,7 @@ _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 @dataclass(frozen=True, slots=True)
 class Config:
     """What to mount. Absolute paths. `watch_limit`: names that a restore announces to watchers.
+    `quota`: bytes that the store may hold, 0 for no limit, None to leave it as it is.
     `seal_rate`: bytes a second of background sealing, 0 for none."""
 
     base: str
@@ -75,6 +76,7 @@ class Config:
     store: str
     allow_other: bool = False
     watch_limit: int = 2000
+    quota: int | None = None
     seal_rate: float = 0.0
 
     @property
@@ -98,7 +100,10 @@ class Daemon:
         self.volume = open_for_writing(store, config.base, self.base_fd)
         try:
             finish_apply(self.volume)
-            write_description(store, Description(config.base, config.mountpoint))
+            if config.quota is not None:
+                self.volume.writer.set_quota(config.quota)
+            quota = self.volume.store.quota
+            write_description(store, Description(config.base, config.mountpoint, quota))
             self.loop = Loop(self.volume, config.mountpoint, mount_options(config))
             try:
                 self.loop.mount()

@@ -537,11 +537,15 @@ class Operations:
 
     @handler
     def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        """The real free space: that of the file system that holds the store."""
-        real = os.statvfs(self._volume.store.path)
+        """The room that the store has: of its file system or, with a quota, of that."""
+        self._volume.writer.measure()
+        room, real = self._volume.writer.room, self._volume.store.file_system()
         stats = pyfuse3.StatvfsData()
-        for name in ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail"):
+        for name in ("bsize", "frsize", "blocks", "files", "ffree", "favail"):
             setattr(stats, f"f_{name}", getattr(real, f"f_{name}"))
+        if room.quota:
+            stats.f_blocks = room.quota // real.f_frsize
+        stats.f_bfree = stats.f_bavail = room.left // real.f_frsize
         stats.f_namemax = 255
         return stats
 

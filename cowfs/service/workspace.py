@@ -30,10 +30,11 @@ DESCRIPTION = "workspace.json"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a store says of its workspace. Absolute paths."""
+    """What a store says of its workspace. Absolute paths. quota: bytes, 0 for no limit."""
 
     base: str
     mountpoint: str
+    quota: int = 0
 
 
 def describe(store: Path) -> Description | None:
@@ -41,14 +42,22 @@ def describe(store: Path) -> Description | None:
     try:
         text = (store / DESCRIPTION).read_text(encoding="utf-8", errors="surrogateescape")
         row = json.loads(text)
-        return Description(row["base"], row["mountpoint"])
+        return Description(row["base"], row["mountpoint"], int(row.get("quota", 0)))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def write_description(store: Path, description: Description) -> None:
-    """Replace the description atomically."""
-    row = {"version": 1, "base": description.base, "mountpoint": description.mountpoint}
+    """Replace the description atomically; nothing is written when it says the same already."""
+    if describe(store) == description:
+        return
+    row: dict[str, object] = {
+        "version": 1,
+        "base": description.base,
+        "mountpoint": description.mountpoint,
+    }
+    if description.quota:
+        row["quota"] = description.quota
     new = store / (DESCRIPTION + ".new")
     with open(new, "w", encoding="utf-8", errors="surrogateescape") as file:
         json.dump(row, file, indent=1)
@@ -71,6 +80,13 @@ def open_for_writing(store: Path, base_path: str, base_fd: int | None) -> Volume
     known = describe(store)
     if known is not None and known.base != base_path:
         raise StoreForeignError(store=str(store), other=known.base, path=base_path)
+    volume = _open_or_create(store, base_fd)
+    if known is not None:
+        volume.writer.set_quota(known.quota)
+    return volume
+
+
+def _open_or_create(store: Path, base_fd: int | None) -> Volume:
     base = Base(base_fd) if base_fd is not None else None
     if store_exists(store) and (store / DESCRIPTION).exists():
         return open_volume(store, base)

@@ -16,6 +16,7 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -150,10 +151,23 @@ class Store:
         """Bytes of disk that the data file takes."""
         return os.stat("data.mdb", dir_fd=self._directory).st_blocks * 512
 
+    def file_system(self) -> os.statvfs_result:
+        """statvfs(3) of the file system that holds the store."""
+        return os.statvfs(self._directory)
+
     def free_bytes(self) -> int:
         """Bytes that are free on the store's file system for its user."""
-        stats = os.statvfs(self._directory)
+        stats = self.file_system()
         return stats.f_bavail * stats.f_frsize
+
+    def cannot_grow(self) -> bool:
+        """Whether the disk, or the limit on the size of files (ulimit -f), leaves hardly room."""
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if limit != resource.RLIM_INFINITY:
+            size = os.stat("data.mdb", dir_fd=self._directory).st_size
+            if size + SLACK_BYTES > limit:
+                return True
+        return self.free_bytes() < SLACK_BYTES
 
     def room(self) -> Room:
         """What the store can still take: some counters of LMDB and one statvfs(2)."""
@@ -161,11 +175,12 @@ class Store:
             stats = [txn.stat(table) for table in (self._main, *self.tables.values())]
         page = stats[0]["psize"]
         pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
-        total = self.env.info()["last_pgno"] + 1
+        info = self.env.info()
+        total = info["last_pgno"] + 1
         return Room(
             used=pages * page,
             inside=max(total - pages - 2, 0) * page,
-            outside=self.free_bytes(),
+            outside=min(self.free_bytes(), max(info["map_size"] - total * page, 0)),
             reserved=0 if self.reserve.held else RESERVE_BYTES,
             quota=self.quota,
         )

@@ -20,15 +20,27 @@ from pathlib import Path
 RESERVE_BYTES = 4 << 20
 SLACK_BYTES = 1 << 20
 """Room that is not given away: for the trees of LMDB and of the file system below it. With less
-than this on the disk, a commit that fails has failed for lack of room: LMDB reports a write that
-was cut short as an I/O error."""
+than this, a commit that fails has failed for lack of room: LMDB reports a write that was cut short
+as an I/O error."""
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a failed commit means that there is no room: the disk, a quota of the system or of
+    files' sizes (ulimit -f), or the map of LMDB is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    text = str(error)
+    return any(word in text for word in _FULL)
+
+
+_FULL = ("MDB_MAP_FULL", *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes. used: pages of the data file that hold something. inside: its free pages. outside: what
-    the file system has left for this user. reserved: what is still to be kept back of both.
-    quota: the most that may be used, 0 for no limit."""
+    """Bytes. used: pages of the data file that hold something. inside: its free pages. outside: how
+    much longer it can become, by the file system and by LMDB's map. reserved: what is still to be
+    kept back of both. quota: the most that may be used, 0 for no limit."""
 
     used: int
     inside: int

@@ -14,7 +14,6 @@ not touched by its maker again.
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
@@ -27,7 +26,7 @@ from cowfs.format import codec, keys, records
 from cowfs.store.env import Cursor, LmdbError, Store, Transaction
 from cowfs.store.ledger import Ledger
 from cowfs.store.lineage import Lineage
-from cowfs.store.room import SLACK_BYTES
+from cowfs.store.room import is_full
 from cowfs.store.steps import reached
 
 log = logging.getLogger(__name__)
@@ -135,7 +134,7 @@ class Writer:
         if self._failure is not None:
             return False
         if size > self.room.left:
-            self._measure()
+            self.measure()
         return size <= self.room.left
 
     def wait(self, group: TransactionGroup, timeout: float | None = None) -> None:
@@ -188,10 +187,10 @@ class Writer:
             if not groups and closing:
                 return
             if not groups and not self._ledger.has_unused:
-                self._measure()  # somebody else may have made room
+                self._take_stock()  # somebody else may have made room
                 continue
             error = self._try(groups)
-            self._measure()
+            self._take_stock()
             if error is None:
                 self._succeeded(groups)
             elif not self._failed(groups, error):
@@ -211,14 +210,16 @@ class Writer:
 
     def _failed(self, groups: list[TransactionGroup], error: Exception) -> bool:
         """Tell who waits, and wait before the next attempt; False when there shall be none."""
+        full = self._lacks_room(error)
         if not isinstance(error, (LmdbError, OSError, MemoryError)):
             log.error("a transaction group cannot be written", exc_info=error)
         elif self._failure is None:
-            log.error("the store cannot be written: %s", error)
+            room = f"no room (thought to have {self.room})" if full else "an error"
+            log.log(logging.WARNING if full else logging.ERROR, "%s: %s", room, error)
         with self._changed:
             self._busy = False
             self._failure = error
-            self._full = self._lacks_room(error)
+            self._full = full
             for group in groups:
                 group.failed = True
             self._changed.notify_all()
@@ -247,17 +248,29 @@ class Writer:
         if is_full(error):
             return True
         try:
-            return self._store.free_bytes() < SLACK_BYTES
+            return self._store.cannot_grow()
         except OSError:
             return False
 
-    def _measure(self) -> None:
-        """See what room there is, and have the reserve again when there is enough."""
+    def measure(self) -> None:
+        """See what room there is now: `room`. For any thread."""
         try:
-            self._store.reserve.take(self._store.free_bytes())
             self.room = self._store.room()
         except (LmdbError, OSError):
             pass  # the next commit will tell
+
+    def set_quota(self, quota: int) -> None:
+        """How many bytes the store may hold from now on; 0 for no limit."""
+        self._store.quota = quota
+        self.measure()
+
+    def _take_stock(self) -> None:
+        """Have the reserve again when there is enough room for it, and see what is left."""
+        try:
+            self._store.reserve.take(self._store.free_bytes())
+        except OSError:
+            pass
+        self.measure()
 
     def _commit(self, groups: list[TransactionGroup]) -> None:
         reached("commit.begin")
@@ -468,14 +481,6 @@ class _Apply:
             value = cursor.value()
             return value if len(value) == codec.HASH_SIZE else None
         return None
-
-
-def is_full(error: Exception) -> bool:
-    """Whether a failed commit means that there is no room (ENOSPC, EDQUOT, map or disk full)."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    text = str(error)
-    return "MDB_MAP_FULL" in text or "No space left" in text or "quota" in text.lower()
 
 
 def now() -> int:

@@ -1,0 +1,1 @@
+"""Full disks, quotas, clocks, and limits of the system."""

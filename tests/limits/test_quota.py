@@ -1,0 +1,81 @@
+"""`cowfs mount --quota`: how much the store may hold."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import Cowfs
+from tests.limits.disks import MIB
+from tests.limits.test_full import KEPT, can_write, durable, write_until_full
+from tests.mount.calls import eventually as until
+
+QUOTA = 16 * MIB
+
+
+@pytest.fixture
+def workspace(cowfs: Cowfs) -> Path:
+    top = cowfs.top / "project"
+    top.mkdir()
+    cowfs.ok("mount", "project", "--quota", "16M", "--store", "store")
+    return top
+
+
+def test_writers_meet_it(cowfs: Cowfs, workspace: Path) -> None:
+    stats = os.statvfs(workspace)
+    assert stats.f_blocks * stats.f_frsize == QUOTA
+    assert 0 < stats.f_bavail * stats.f_frsize < QUOTA
+    durable(workspace / "kept", KEPT)
+    assert write_until_full(workspace / "big", 64 * MIB).errno == errno.ENOSPC
+    stats = os.statvfs(workspace)
+    assert stats.f_bavail * stats.f_frsize < MIB
+    assert (workspace / "kept").read_bytes() == KEPT
+    status = cowfs.ok("status", cwd=workspace)
+    assert status["quota_bytes"] == QUOTA
+    assert QUOTA - MIB < status["used_bytes"] <= QUOTA
+    assert "of its quota of 16.0 MiB" in cowfs.says("status", cwd=workspace)
+    cowfs.ok("checkpoint", "-m", "at the limit", cwd=workspace)
+    os.unlink(workspace / "kept")
+    cowfs.ok("restore", "@~1", cwd=workspace)
+    assert (workspace / "kept").read_bytes() == KEPT
+    cowfs.ok("unmount", "project")
+    assert (workspace / "kept").read_bytes() == KEPT
+    cowfs.ok("verify", cwd=workspace)
+
+
+def test_deleting_makes_room(cowfs: Cowfs, workspace: Path) -> None:
+    assert write_until_full(workspace / "big", 64 * MIB).errno == errno.ENOSPC
+    os.unlink(workspace / "big")
+    until(lambda: can_write(workspace / "next", os.urandom(8 * MIB)))
+    assert cowfs.ok("status", cwd=workspace)["health"]["state"] == "ok"
+
+
+def test_it_is_remembered_and_can_be_changed(cowfs: Cowfs, workspace: Path) -> None:
+    def quota() -> int:
+        return int(cowfs.ok("status", cwd=workspace)["quota_bytes"])
+
+    cowfs.ok("unmount", "project")
+    assert quota() == QUOTA
+    cowfs.ok("mount", "project")
+    assert quota() == QUOTA
+    assert not can_write(workspace / "big", os.urandom(QUOTA))
+    cowfs.ok("unmount", "project", "--no-apply")
+    cowfs.ok("mount", "project", "--quota", "0.5G")
+    assert quota() == 1 << 29
+    assert can_write(workspace / "big", os.urandom(QUOTA))
+    cowfs.ok("unmount", "project", "--no-apply")
+    cowfs.ok("mount", "project", "--quota", "none")
+    assert quota() == 0
+    real, shown = os.statvfs(cowfs.top / "store"), os.statvfs(workspace)
+    assert shown.f_blocks == real.f_blocks
+
+
+@pytest.mark.parametrize("size", ["", "much", "-1", "0", "5X", "1e30T"])
+def test_what_is_no_size(cowfs: Cowfs, size: str) -> None:
+    (cowfs.top / "project").mkdir()
+    error = cowfs.fails("mount", "project", "--quota", size)
+    assert error["code"] == "COWFS_USAGE"
+    assert cowfs.mounts() == []
