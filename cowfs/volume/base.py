@@ -85,6 +85,11 @@ class Base:
         out.sort()
         return out
 
+    def root(self) -> BaseEntry:
+        """The directory itself."""
+        place = b"/proc/self/fd/%d/." % self.fd
+        return BaseEntry(b"", os.fstat(self.fd), b"", read_xattrs(place))
+
     def lookup(self, path: bytes) -> BaseEntry | None:
         """One entry, None when it is not there."""
         directory, _, name = path.rpartition(b"/")

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING
 
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
+from cowfs.tree.changes import same_content
+from cowfs.types import ROOT_INO
 from cowfs.volume import history
 from cowfs.volume.base import BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, inode_record, is_shared, recorded_fingerprint
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError, now
+from cowfs.volume.posix import PosixError, now, storable
 
 if TYPE_CHECKING:
     from cowfs.volume.view import View
@@ -53,6 +55,7 @@ class External:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._importer = volume.importer
+        self._stale: set[int] = set()
         self._by_file: dict[tuple[int, int], tuple[int, bytes]] | None = None
         self.adopting = volume.reader.get("meta", EPOCH_KEY) == keys.pack_id(volume.main.head)
         self.on_adopted: Callable[[set[int]], None] = lambda inodes: None
@@ -104,6 +107,8 @@ class External:
             key[8:]: records.unpack_base(value)
             for key, value in self._volume.reader.scan("base", keys.pack_id(inode.ino))
         }
+        if inode.ino == ROOT_INO:
+            self._adopt_root(view, inode)
         # What was there first: a new name may be another link of it.
         new = [entry for entry in listing if entry.name not in known]
         for entry in listing:
@@ -114,7 +119,8 @@ class External:
                 self._adopt_removal(view, inode, path, entry.name, record)
                 self._adopt_new(view, inode, path, entry)
             elif record.kind == _DIRECTORY:
-                self._adopt_mode(view, inode, entry, record)
+                if recorded_fingerprint(record) != fingerprint(entry.st):
+                    self._adopt_directory(view, inode, path, entry, record)
             elif recorded_fingerprint(record) != fingerprint(entry.st):
                 self._adopt_change(view, inode, path, entry, record)
         for entry in new:
@@ -122,6 +128,15 @@ class External:
         for name, record in known.items():
             self._importer.forget_base(inode.ino, name)
             self._adopt_removal(view, inode, path, name, record)
+        self._tell()
+
+    def _tell(self) -> None:
+        """The kernel may know what changed."""
+        stale, self._stale = self._stale, set()
+        inodes = self._volume.main.inodes
+        known = {ino for ino in stale if ino in inodes and inodes[ino].nlookup}
+        if known:
+            self.on_adopted(known)
 
     def _report(self, what: str, path: bytes, name: bytes, detail: str) -> None:
         self._volume.problem(what, path + b"/" + name if path else name, detail)
@@ -135,12 +150,39 @@ class External:
             )
             return
         self._begin(view)
+        other = self._other_name(view, entry) if is_shared(entry.st) else None
+        follow = other is not None and self._unchanged(view, other)
         child = self._importer.import_entry(view, inode, entry, epoch=view.head)
+        if child is other:
+            if follow:
+                child.ctime = entry.st.st_ctime_ns
+            self._stale.add(child.ino)
         view.add_name(inode, entry.name, child)
         if child.is_dir:
             inode.nlink += 1
         view.mark(inode)
         self._report("external", path, entry.name, "made outside, adopted")
+
+    def _other_name(self, view: View, entry: BaseEntry) -> Inode | None:
+        """The inode of which a new name of the base is another link. Files that had one name when
+        they were imported are not in the table `hardlink`: they are looked for once in each life.
+        """
+        if (found := self._importer.hardlinked(view, entry)) is not None:
+            return found
+        if self._by_file is None:
+            self._by_file = {}
+            for key, value in self._volume.reader.scan("base"):
+                record = records.unpack_base(value)
+                if record.ino and record.kind != _DIRECTORY:
+                    self._by_file[record.dev, record.st_ino] = keys.unpack_id(key), key[8:]
+        place = self._by_file.get((entry.st.st_dev, entry.st.st_ino))
+        known = self._importer.base_entry(*place) if place is not None else None
+        if known is None or not known.ino:
+            return None
+        if not same_file(entry.st, recorded_fingerprint(known)):
+            return None
+        self._importer.remember_hardlink(entry, known.ino)
+        return self._importer.hardlinked(view, entry)
 
     def _shadow(self, inode: Inode, entry: BaseEntry) -> None:
         """Remember a base entry that the workspace does not show, so it is reported once."""
@@ -171,6 +213,7 @@ class External:
             view.remove_inode(child)
         else:
             child.nlink -= 1
+            self._stale.add(child.ino)
             view.mark(child)
         view.mark(inode)
         self._report("external", path, name, "removed outside, adopted")
@@ -238,7 +281,9 @@ class External:
                 return
         self.lose(content)
 
-    def _unchanged(self, view: View, child: Inode, record: records.BaseRecord) -> bool:
+    def _unchanged(
+        self, view: View, child: Inode, record: records.BaseRecord | None = None
+    ) -> bool:
         """Whether the workspace shows an inode as the base had it: as it was imported or adopted
         (every change sets ctime), or as it was applied."""
         if self._as_applied(view, child):
@@ -248,7 +293,7 @@ class External:
             known is not None
             and (known.ino, known.ctime) == (child.ino, child.ctime)
             and not self.written(view, child, known)
-            for known in itertools.chain([record], others)
+            for known in itertools.chain((record,), others)
         )
 
     def _as_applied(self, view: View, child: Inode) -> bool:
@@ -259,9 +304,22 @@ class External:
         key = keys.pack_id(child.ino)
         return applied.newest("inode", key) == view.snapshot.newest("inode", key)
 
+    def _bytes_as_applied(self, view: View, child: Inode) -> bool:
+        if child.blocks or child.inflight:
+            return False
+        reader = self._volume.reader
+        applied = Snapshot(reader, reader.lineage(self._volume.branch.applied))
+        record = applied.inode(child.ino)
+        return (
+            record is not None
+            and (record.content, record.size, record.base_size)
+            == (child.content, child.size, child.base_size)
+            and same_content(applied, view.snapshot, child.ino)
+        )
+
     def written(self, view: View, child: Inode, record: records.BaseRecord) -> bool:
         """Whether the workspace changed bytes or size of a file that came from the base."""
-        if not child.is_file:
+        if not child.is_file or self._bytes_as_applied(view, child):
             return False
         if child.content != record.content or child.blocks or child.inflight:
             return True
@@ -354,19 +412,72 @@ class External:
                 "conflict", path, entry.name, "attributes changed outside; the workspace's stay"
             )
 
-    def _adopt_mode(
-        self, view: View, inode: Inode, entry: BaseEntry, record: records.BaseRecord
+    def _adopt_directory(
+        self,
+        view: View,
+        inode: Inode,
+        path: bytes,
+        entry: BaseEntry,
+        record: records.BaseRecord,
     ) -> None:
-        """A directory's permissions changed outside (its times change with its entries)."""
-        if record.mode == entry.st.st_mode:
-            return
+        """Something about a directory changed; what its entries are is its own comparison."""
         assert inode.entries is not None
         self._importer.set_base(inode.ino, entry.name, base_record(entry, record.ino, 0))
-        if inode.entries.get(entry.name, 0) >> 4 != record.ino:
+        if inode.entries.get(entry.name, 0) >> 4 == record.ino:
+            child = view.inode(record.ino)
+            as_seen = child.ctime == record.ctime
+            self._follow(
+                view, child, entry, path + b"/" + entry.name if path else entry.name, as_seen
+            )
+
+    def _adopt_root(self, view: View, root: Inode) -> None:
+        assert self._volume.base is not None
+        self._follow(view, root, self._volume.base.root(), b"", False)
+
+    def _follow_place(self, view: View, ino: int) -> None:
+        """A directory in which a name was replaced outside: its times follow."""
+        importer, base = self._importer, self._volume.base
+        origin, seen = importer.origin(ino), False
+        if origin is None or base is None:
             return
-        child = view.inode(record.ino)
-        if child.mode == record.mode:
-            child.mode = entry.st.st_mode
+        path = importer.base_path(origin)
+        entry = base.lookup(path) if origin.parent else base.root()
+        if entry is None or not stat.S_ISDIR(entry.st.st_mode):
+            return
+        try:
+            child = view.inode(ino)
+        except PosixError:
+            return
+        if origin.parent:
+            record = importer.base_entry(origin.parent, origin.name)
+            seen = record is not None and record.ctime == child.ctime
+            importer.set_base(origin.parent, origin.name, base_record(entry, ino, 0))
+        self._follow(view, child, entry, path, seen)
+
+    def _follow(
+        self, view: View, child: Inode, entry: BaseEntry, path: bytes, as_seen: bool
+    ) -> None:
+        """Adopt attributes and times of a directory. as_seen: the workspace shows what was adopted
+        before. Else the last apply tells what the workspace changed."""
+        reader, st = self._volume.reader, entry.st
+        applied = Snapshot(reader, reader.lineage(self._volume.branch.applied))
+        old = applied.inode(child.ino)
+        xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
+        shown = (child.mode, child.uid, child.gid, xattrs)
+        found = (st.st_mode, st.st_uid, st.st_gid, entry.xattrs)
+        was = (old.mode, old.uid, old.gid, applied.xattrs(child.ino)) if old else None
+        if shown != found and (as_seen or shown == was):
+            self._begin(view)
+            self._take_attributes(view, child, entry)
+            self._volume.problem("external", path, "attributes changed outside, adopted")
+        elif shown != found != was:
+            detail = "attributes changed outside; the workspace's stay"
+            self._volume.problem("conflict", path, detail)
+        mtime = storable(st.st_mtime_ns)
+        if child.mtime != mtime and (as_seen or (old is not None and old.mtime == child.mtime)):
+            self._begin(view)
+            child.mtime, child.ctime = mtime, storable(st.st_ctime_ns)
+            self._stale.add(child.ino)
             view.mark(child)
 
     def adopt_file(
@@ -390,6 +501,7 @@ class External:
         view.discard_blocks(child)
         child.load(new)
         child.xattrs, child.parent = xattrs, above
+        self._stale.add(child.ino)
         view.mark(child)
         if attributes:
             self._take_attributes(view, child, entry)
@@ -406,6 +518,7 @@ class External:
         for name, value in entry.xattrs.items():
             if xattrs.get(name) != value:
                 view.xattrs[(child.ino, name)] = value
+        self._stale.add(child.ino)
         view.mark(child)
 
     def look_at_file(self, view: View, inode: Inode) -> bool:
@@ -437,6 +550,9 @@ class External:
             self.gone(entry, (origin.parent, origin.name))
             return False
         self.adopt_file(view, inode, origin.parent, found)
+        if found.st.st_ino != entry.st_ino:
+            self._follow_place(view, origin.parent)
+        self._tell()
         volume.problem("external", path, "changed outside while mounted, adopted")
         return True
 

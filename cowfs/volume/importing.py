@@ -261,7 +261,7 @@ class Importer:
         """Enter one base entry at an epoch: inode, dirent, link, base, origin, xattrs."""
         volume, extra, name = self._volume, self._volume.extra, entry.name
         shared = is_shared(entry.st)
-        child = self._hardlinked(view, entry) if shared else None
+        child = self.hardlinked(view, entry) if shared else None
         if child is not None and not epoch and not self._expects_name(child.ino):
             child = None  # a link made since: of epoch 0 it cannot be
         if child is not None:
@@ -302,7 +302,7 @@ class Importer:
         extra.put("link", keys.link_key(ino, parent.ino, name, epoch), bytes((kind,)))
         return child
 
-    def _hardlinked(self, view: View, entry: BaseEntry) -> Inode | None:
+    def hardlinked(self, view: View, entry: BaseEntry) -> Inode | None:
         """The inode that another name of the same base file became, if it is still alive."""
         key = keys.hardlink_key(entry.st.st_dev, entry.st.st_ino)
         ino = self._hardlinks.get(key)
