@@ -299,7 +299,7 @@ class VerifyFailedError(CowfsError):
     code = "COWFS_VERIFY_FAILED"
     exit_code = 47
     message = "verify found {count} problem(s)"
-    hint = "The list above says which checkpoints and paths are hit. Nothing was changed."
+    hint = "The list says which checkpoints and paths are hit. See `cowfs verify --repair --dry-run`."
 
 
 class ApplyConflictError(CowfsError):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,7 +16,14 @@ from cowfs.cli import output
 from cowfs.cli.command import command
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
-from cowfs.errors import DaemonUnreachableError, VerifyFailedError
+from cowfs.client.places import Place
+from cowfs.errors import (
+    DaemonUnreachableError,
+    RepairMountedError,
+    UsageError,
+    VerifyFailedError,
+)
+from cowfs.service.repair import Action, Repaired, repair
 from cowfs.service.verify import Problem, Report
 from cowfs.service.verify import verify as check
 from cowfs.service.workspace import ReadOnly
@@ -26,16 +38,31 @@ _SHOWN_PATHS = 3
         ("cowfs verify", "the store, and that the mount shows what is stored"),
         ("cowfs verify --thorough", "and read all that only the base directory has"),
         ("cowfs verify --json", "for a program; exit code 47 when there is a problem"),
+        ("cowfs verify --repair --dry-run", "what could be repaired; not while it is mounted"),
+        ("cowfs verify --repair", "say it, ask, and do it"),
     ],
 )
 @click.option("--thorough", is_flag=True, help="Read content that only the base has, too.")
-def verify(context: Context, thorough: bool) -> None:
+@click.option("--repair", "mend", is_flag=True, help="Repair what can be repaired.")
+@click.option("--dry-run", is_flag=True, help="With --repair: only say what would be done.")
+@click.option("--yes", is_flag=True, help="With --repair: do not ask.")
+def verify(context: Context, thorough: bool, mend: bool, dry_run: bool, yes: bool) -> None:
     """Check every record, every block's hash, every reference and link count of the store, and
     that what is mounted equals what is stored.
 
-    Nothing is changed. Every problem says which checkpoints and paths are hit.
+    Nothing is changed, but by --repair. Every problem says which checkpoints and paths are hit.
+
+    A repair restores blocks and records that the base directory or another record still has,
+    rebuilds what follows from other records, and marks what is lost, so that it is reported as a
+    problem once. The workspace must not be mounted. The store is verified before and after, and
+    nothing is written unless it gets better.
     """
     place = context.locate()
+    if mend:
+        _repair(context, place, dry_run=dry_run, yes=yes)
+        return
+    if dry_run or yes:
+        raise UsageError(detail="--dry-run and --yes belong to --repair", command="verify")
     with contextlib.ExitStack() as stack:
         try:
             daemon = opening.connect(place)
@@ -67,14 +94,60 @@ def verify(context: Context, thorough: bool) -> None:
     _tell(context, report)
 
 
-def _tell(context: Context, report: Report) -> None:
+def _repair(context: Context, place: Place, *, dry_run: bool, yes: bool) -> None:
+    """Say what a repair would do, ask, do it, and say what is left."""
+    if place.mounted:
+        raise RepairMountedError(path=place.mountpoint)
+    ask = not (dry_run or yes)
+    if ask and (context.json or not sys.stdin.isatty()):
+        raise UsageError(detail="a repair needs --yes or --dry-run here", command="verify")
+    done = _run_repair(place, dry_run=dry_run or ask)
+    if ask and done.actions:
+        output.text(_actions_text(done.actions, "would be "))
+        if not click.confirm("Repair it?"):
+            raise click.exceptions.Exit(1)
+        done = _run_repair(place, dry_run=False)
+    told = {"dry_run": dry_run, **done.to_json()}
+    text = _actions_text(done.actions, "would be " if dry_run else "")
+    _tell(context, done.before if dry_run else done.after, {"repair": told}, text)
+
+
+def _run_repair(place: Place, *, dry_run: bool) -> Repaired:
+    base = opening.base_descriptor(place)
+    try:
+        with ProgressLine() as line:
+
+            def progress(phase: str, done: int, total: int) -> None:
+                line.step(f"checking {phase}", done, total)
+
+            return repair(Path(place.store), base, dry_run=dry_run, progress=progress)
+    finally:
+        if base is not None:
+            os.close(base)
+
+
+def _actions_text(actions: list[Action], would: str) -> str:
+    lines = [
+        f"{would}{action.how}: {action.table} {action.thing}: {action.detail}"
+        + _few(action.paths, "; ")
+        for action in actions
+    ]
+    return "\n".join(output.printable(line) for line in lines or ["nothing to repair"])
+
+
+def _tell(
+    context: Context, report: Report, further: dict[str, Any] | None = None, first: str = ""
+) -> None:
+    """Print a report; `further` and `first` are what a repair has to say before it."""
+    document, text = {**(further or {}), **report.to_json()}, _text(report)
+    text = f"{first}\n{text}" if first else text
     if not report.count:
-        context.answer(report.to_json(), _text(report))
+        context.answer(document, text)
         return
     failure = VerifyFailedError(count=report.count).to_json()
     if not context.json:
-        output.text(_text(report))
-    code = output.error(failure, as_json=context.json, result=report.to_json())
+        output.text(text)
+    code = output.error(failure, as_json=context.json, result=document)
     raise click.exceptions.Exit(code)
 
 
@@ -91,12 +164,14 @@ def _text(report: Report) -> str:
 
 def _line(problem: Problem) -> str:
     text = f"{problem.severity}: {problem.check}: {problem.table} {problem.thing}: {problem.detail}"
-    if problem.paths:
-        more = len(problem.paths) - _SHOWN_PATHS
-        text += f"; {', '.join(problem.paths[:_SHOWN_PATHS])}"
-        text += f" and {more} more" if more > 0 else ""
-    if problem.checkpoints:
-        more = len(problem.checkpoints) - _SHOWN_PATHS
-        text += f"; in {', '.join(name[:8] for name in problem.checkpoints[:_SHOWN_PATHS])}"
-        text += f" and {more} more" if more > 0 else ""
-    return text
+    text += _few(problem.paths, "; ")
+    return text + _few([name[:8] for name in problem.checkpoints], "; in ")
+
+
+def _few(names: Sequence[str], before: str) -> str:
+    """The first of some names, and how many more there are."""
+    if not names:
+        return ""
+    more = len(names) - _SHOWN_PATHS
+    text = before + ", ".join(names[:_SHOWN_PATHS])
+    return text + (f" and {more} more" if more > 0 else "")

@@ -140,7 +140,7 @@ def _silence(place: Place) -> str:
     return "it is dead" if is_dead(place.mountpoint) else "nobody listens at its socket"
 
 
-def _base_descriptor(place: Place) -> int | None:
+def base_descriptor(place: Place) -> int | None:
     """The base directory of a workspace that is not mounted, None when it is not there."""
     from cowfs.service.workspace import open_base
 
@@ -161,7 +161,7 @@ def _fresh_base(place: Place, need_base: bool) -> int | None:
             raise
         return None
     if daemon is None:
-        return _base_descriptor(place)
+        return base_descriptor(place)
     with daemon:
         daemon.call("flush")
         return daemon.take_fd()
@@ -198,7 +198,7 @@ def writing(place: Place) -> Iterator[LocalEngine]:
 
     if not store_exists(Path(place.store)):
         raise StoreMissingError(path=place.store)
-    base = _base_descriptor(place)
+    base = base_descriptor(place)
     try:
         volume = workspace.open_for_writing(Path(place.store), place.base, base)
         try:

@@ -156,6 +156,11 @@ class PageCheck:
         self._tables: list[tuple[str, Table]] = []
         self._free: list[int] = []
 
+    @property
+    def tables(self) -> set[str]:
+        """Names of the tables that were found."""
+        return {name for name, _ in self._tables}
+
     def run(self) -> Iterator[Damage]:
         """All damage found. Raises DamagedFileError."""
         metas = read_metas(self._path)

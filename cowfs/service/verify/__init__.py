@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cowfs.errors import DamagedRecordError
-from cowfs.service.verify.blocks import Blocks
+from cowfs.service.verify.blocks import Bad, Blocks
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
 from cowfs.service.verify.others import check_base, check_changes, check_orphans
 from cowfs.service.verify.report import Problem, Progress, Report
-from cowfs.service.verify.scan import Scan
+from cowfs.service.verify.scan import LOST, Scan
 from cowfs.service.verify.tree import check_tree
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.env import TABLES
@@ -27,6 +27,8 @@ from cowfs.store.snapshot import Reader
 from cowfs.volume.base import Base
 
 __all__ = [
+    "LOST",
+    "Bad",
     "Problem",
     "Progress",
     "Refresh",
@@ -86,13 +88,15 @@ def verify_store(reader: Reader, base: Base | None, *, progress: Progress = _sil
     return scan.report
 
 
-def examine(scan: Scan) -> None:
-    """Check the records of all tables that can be read."""
-    for name, needs, check in _passes(scan):
+def examine(scan: Scan) -> dict[bytes, Bad]:
+    """Check the records of all tables that can be read; returns the blocks that cannot be read."""
+    blocks = Blocks(scan)
+    for name, needs, check in _passes(scan, blocks):
         if needs & scan.unreadable:
             scan.report.skipped.append(name)
         else:
             check()
+    return blocks.bad
 
 
 def check_pages(scan: Scan) -> None:
@@ -120,9 +124,8 @@ def check_pages(scan: Scan) -> None:
 _Pass = tuple[str, frozenset[str], Callable[[], None]]
 
 
-def _passes(scan: Scan) -> list[_Pass]:
+def _passes(scan: Scan, blocks: Blocks) -> list[_Pass]:
     """(name, tables that it reads, what it does), in order."""
-    blocks = Blocks(scan)
     history = {"epoch"}
     names = {"inode", "dirent", "link"}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
 from cowfs.service.verify.history import State
-from cowfs.service.verify.report import NOTE
+from cowfs.service.verify.report import ERROR, NOTE
 from cowfs.service.verify.scan import Scan, newest
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
@@ -64,12 +64,15 @@ def _split(bucket: bytearray) -> set[bytes]:
 
 
 class Blocks:
-    """The passes over the tables `block` and `extent`, in the order scrub, extents, unused."""
+    """The passes over the tables `block` and `extent`, in the order scrub, extents, unused.
+
+    bad: what cannot be read, by hash. A delta shares the entry of its damaged reference.
+    """
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._used = Used()
-        self._bad: dict[bytes, Bad] = {}
+        self.bad: dict[bytes, Bad] = {}
         self._references: OrderedDict[bytes, bytes] = OrderedDict()
 
     # -- scrub --------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ class Blocks:
                 return
             reference = self._reference(wanted, stored)
             if reference is None:
-                self._bad[digest] = self._bad[wanted]
+                self.bad[digest] = self.bad[wanted]
                 return
         try:
             data = codec.decode_block(value, digest, reference)
@@ -127,7 +130,7 @@ class Blocks:
         return data
 
     def _found(self, check: str, digest: bytes, detail: str) -> None:
-        self._bad.setdefault(digest, Bad(check, digest, detail))
+        self.bad.setdefault(digest, Bad(check, digest, detail))
 
     # -- extents ------------------------------------------------------------------------------
 
@@ -153,7 +156,7 @@ class Blocks:
         if ownerless:
             detail = f"{ownerless} contents belong to no inode; reclaimable"
             scan.problem("leftover", "extent", "", detail, severity=NOTE)
-        for bad in dict.fromkeys(self._bad.values()):
+        for bad in dict.fromkeys(self.bad.values()):
             self._report(bad)
 
     def _owner(self, content: int) -> int:
@@ -179,10 +182,11 @@ class Blocks:
         if len(digest) != codec.HASH_SIZE:
             return
         self._used.add(digest)
-        bad = self._bad.get(digest)
+        bad = self.bad.get(digest)
         if bad is None and not scan.has("block", digest):
             detail = f"block {digest.hex()[:12]} does not exist"
-            bad = self._bad[digest] = Bad("extent-block", digest, detail)
+            check = "block-lost" if b"block\0" + digest in scan.lost else "extent-block"
+            bad = self.bad[digest] = Bad(check, digest, detail)
         if bad is None:
             return
         if len(bad.extents) < _HITS:
@@ -234,6 +238,7 @@ class Blocks:
             detail,
             checkpoints=sorted(names, key=lambda name: order[name]),
             paths=paths,
+            severity=NOTE if bad.check == "block-lost" else ERROR,
         )
 
     def _showing(self, content: int, number: int, epoch: int) -> list[State]:

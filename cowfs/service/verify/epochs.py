@@ -13,7 +13,7 @@ import msgspec
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records, version
-from cowfs.service.verify.scan import Scan
+from cowfs.service.verify.scan import LOST, Scan
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -38,6 +38,7 @@ def check_history(scan: Scan) -> None:
             _damaged(scan, "epoch", key, f"its key has {len(key)} bytes, not 8")
             continue
         scan.history.add(keys.unpack_id(key), epoch)
+    scan.history.branches = {record.name for record in branches.values()}
     scan.history.heads = [record.head for record in branches.values()] or [
         number for number, epoch in scan.history.epochs.items() if not epoch.sealed
     ]
@@ -84,8 +85,9 @@ def _decoded(scan: Scan, table: str, kind: type[_T]) -> Iterator[tuple[bytes, _T
 
 
 def _format(scan: Scan) -> None:
-    for _ in scan.each("meta"):
-        pass
+    for key, _ in scan.each("meta"):
+        if key.startswith(LOST):
+            scan.lost.add(key[len(LOST) :])
     value = scan.reader.get("meta", b"format")
     if value is None:
         scan.problem("format", "meta", "format", "it is missing")
@@ -131,6 +133,8 @@ def _epoch_faults(
         yield "epoch-open", "it is open, but no branch's head"
     elif not record.sealed and (record.checkpoint or record.counts != records.Counts()):
         yield "epoch-open", "it is open, but says what sealed it"
+    if history.branches and record.branch not in history.branches:
+        yield "epoch-open", f"it was opened on the branch {record.branch!r}, which does not exist"
     if record.opened <= 0 or record.sealed < 0:
         yield "epoch-time", f"opened {record.opened}, sealed {record.sealed}"
 

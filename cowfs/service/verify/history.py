@@ -29,6 +29,7 @@ class History:
         self.epochs: dict[int, EpochRecord] = {}
         self.checkpoints: list[CheckpointRecord] = []
         self.heads: list[int] = []
+        self.branches: set[str] = set()
         self.faulty: set[int] = set()
         self._runs: dict[int, int] = {}
         self._lineages: OrderedDict[int, Lineage | None] = OrderedDict()

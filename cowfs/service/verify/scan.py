@@ -17,6 +17,8 @@ from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.volume.base import Base
 
+LOST = b"lost\0"
+"""Keys of `meta` that begin so mark what a repair found to be lost: table, NUL, key follow."""
 _EVERY = 4096
 _PATH_STATES = 32
 """States in which the paths of one thing are looked up; more would show the same names."""
@@ -29,7 +31,8 @@ class Scan:
     owners: content to inode, for contents that are not the number of their inode. suspects: inodes
     with a problem of their own; what only follows from it is not reported again. derived: problems
     of inodes that may only follow: (check, ino, detail, epoch, newer epochs). largest: the
-    largest inode number or content id in use. unreadable: tables whose pages are damaged.
+    largest inode number or content id in use. unreadable: tables whose pages are damaged. lost:
+    marks of what is known to be lost, as (table, NUL, key).
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Scan:
         self.suspects: set[int] = set()
         self.largest = 0
         self.unreadable: set[str] = set()
+        self.lost: set[bytes] = set()
         self.derived: list[tuple[str, int, str, int, tuple[int, ...]]] = []
         self._cursors: dict[str, Cursor] = {}
 

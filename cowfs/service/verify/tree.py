@@ -154,11 +154,26 @@ class _Tree:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _damaged(self, table: str, thing: str, detail: str, ino: int, epoch: int | None) -> None:
-        """A record that does not decode."""
-        self.scan.suspects.add(ino)
-        states = self.scan.history.seeing(epoch, ()) if epoch is not None else ()
-        self.scan.problem("record", table, thing, detail, states=states, inode=ino)
+    def _damaged(
+        self,
+        table: str,
+        thing: str,
+        detail: str,
+        ino: int,
+        epoch: int | None,
+        *,
+        lost: bool = False,
+    ) -> None:
+        """A record that does not decode; `lost`: it is marked as that."""
+        scan = self.scan
+        scan.suspects.add(ino)
+        states = scan.history.seeing(epoch, ()) if epoch is not None else ()
+        if lost:
+            scan.problem(
+                "record-lost", table, thing, detail, states=states, inode=ino, severity=NOTE
+            )
+        else:
+            scan.problem("record", table, thing, detail, states=states, inode=ino)
 
     def _known(self, table: str, thing: str, epoch: int, ino: int) -> bool:
         """Whether a version's epoch exists; it counts for nothing otherwise."""
@@ -182,7 +197,8 @@ class _Tree:
                 try:
                     record = records.unpack_inode(value)
                 except DamagedRecordError as error:
-                    self._damaged("inode", f"{ino}", error.details["detail"], ino, epoch)
+                    lost = b"inode\0" + key in self.scan.lost
+                    self._damaged("inode", f"{ino}", error.details["detail"], ino, epoch, lost=lost)
                     continue
                 kinds.add(records.kind_of(record.mode))
                 self._fields(ino, epoch, record)

@@ -1,0 +1,119 @@
+"""Labels, the branch, counters and the format record: what they are follows from other records.
+
+Threading: owned by the thread that repairs.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import keys, records, version
+from cowfs.service.repair.bench import REBUILT, Bench
+from cowfs.service.repair.epochs import decodable, mend_epochs
+from cowfs.types import BLOCK_SIZE
+from cowfs.volume.volume import MAIN
+
+_CHECKS = {
+    "record",
+    "format",
+    "label",
+    "branch",
+    "epoch-run",
+    "epoch-open",
+    "epoch-time",
+    "epoch-parent",
+    "epoch-checkpoint",
+    "checkpoint-epoch",
+    "operation",
+    "applying",
+    "counter",
+}
+
+
+def mend_history(bench: Bench) -> bool:
+    """Repair the small tables; whether anything was done."""
+    if not bench.checks & _CHECKS:
+        return False
+    done = mend_epochs(bench)
+    _labels(bench)
+    _branch(bench)
+    _meta(bench)
+    return bench.apply() or done
+
+
+def _labels(bench: Bench) -> None:
+    """Labels follow from checkpoints."""
+    wanted = {
+        record.label.encode(): key
+        for key, record in decodable(bench, "checkpoint", records.CheckpointRecord).items()
+        if record.label
+    }
+    stored = dict(bench.reader.scan("label"))
+    for label in stored.keys() - wanted.keys():
+        bench.delete("label", label)
+        bench.did(REBUILT, "label", label.decode("latin-1"), "dropped: no checkpoint has it")
+    for label, checkpoint in wanted.items():
+        if stored.get(label) != checkpoint:
+            bench.put("label", label, checkpoint)
+            bench.did(REBUILT, "label", label.decode(), f"of checkpoint {checkpoint.decode()}")
+
+
+def _branch(bench: Bench) -> None:
+    """The branch: its head is the open epoch, its stacks have only checkpoints that exist.
+
+    The epoch that the base shows is, as far as is known, that of the last apply."""
+    epochs = bench.scan.history.epochs
+    checkpoints = decodable(bench, "checkpoint", records.CheckpointRecord)
+    names = {record.id for record in checkpoints.values()}
+    branches = decodable(bench, "branch", records.BranchRecord)
+    stored = branches.get(MAIN.encode())
+    opened = [epoch for epoch, record in epochs.items() if not record.sealed]
+    if len(opened) != 1:
+        return
+    applied = max((r.epoch for r in checkpoints.values() if r.kind == "apply"), default=0)
+    record = stored or records.BranchRecord(MAIN, opened[0], applied=applied)
+    if record.applied not in epochs or record.applied == opened[0]:
+        record = msgspec.structs.replace(record, applied=applied)
+    record = msgspec.structs.replace(
+        record,
+        name=MAIN,
+        head=opened[0],
+        undo=tuple(name for name in record.undo if name in names),
+        redo=tuple(name for name in record.redo if name in names),
+    )
+    if record != stored:
+        bench.put("branch", MAIN.encode(), records.encode(record))
+        what = "its stacks of undo and redo are lost" if stored is None else "what exists of it"
+        bench.did(REBUILT, "branch", MAIN, f"head {record.head}, applied {record.applied}; {what}")
+    for key, _ in bench.reader.scan("branch"):
+        if key != MAIN.encode():
+            bench.delete("branch", key)
+            bench.did(REBUILT, "branch", key.decode("latin-1"), f"dropped: there is only {MAIN}")
+
+
+def _meta(bench: Bench) -> None:
+    """Counters, the format record, and the mark of an apply of nothing."""
+    epochs = bench.scan.history.epochs
+    for name, used in (("next_id", bench.scan.largest), ("next_epoch", max(epochs, default=0))):
+        value = bench.get("meta", name.encode())
+        if "counter" in bench.checks and (
+            value is None or len(value) != 8 or keys.unpack_id(value) <= used
+        ):
+            bench.put("meta", name.encode(), keys.pack_id(used + 1))
+            bench.did(REBUILT, "meta", name, f"{used + 1}: {used} is in use")
+    if "applying" in bench.checks:
+        bench.delete("meta", b"applying")
+        bench.did(REBUILT, "meta", "applying", "dropped: `cowfs apply` starts anew")
+    if "format" in bench.checks:
+        created = epochs[0].opened if 0 in epochs else 0
+        record = records.FormatRecord(version.VERSION, 0, 0, uuid.uuid4().hex, created, BLOCK_SIZE)
+        try:
+            stored = records.decode(bench.get("meta", b"format") or b"", records.FormatRecord)
+            record = msgspec.structs.replace(stored, version=version.VERSION, uuid=record.uuid)
+        except DamagedRecordError:
+            pass
+        bench.put("meta", b"format", records.encode(record))
+        bench.did(REBUILT, "meta", "format", f"version {record.version}, with a new uuid")
