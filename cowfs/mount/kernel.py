@@ -64,8 +64,9 @@ class Kernel:
         self._mountpoint = os.fsencode(mountpoint)
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
-        self._closed: SimpleQueue[int | None] = SimpleQueue()
+        self._closed: SimpleQueue[int | frozenset[int] | None] = SimpleQueue()
         loop.operations.upkeep.on_closed = self._closed.put
+        loop.volume.external.on_adopted = self._adopted
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
 
@@ -76,15 +77,39 @@ class Kernel:
 
     def _evict(self) -> None:
         """Files that were corrected while they were held show a ctime of the kernel's own; when
-        the last handle is closed the kernel is made to forget them."""
-        while (ino := self._closed.get()) is not None:
-            closed = ino
+        the last handle is closed the kernel is made to forget them. And what was adopted from the
+        base is shown."""
+        while (item := self._closed.get()) is not None:
+            if isinstance(item, frozenset):
+                self._show_adopted(item)
+                continue
+            closed = item
             try:
                 view = self._loop.volume.main
                 for parent, name in self._loop.call(lambda: view.snapshot.links(closed)):  # noqa: B023
                     notify(pyfuse3.invalidate_entry, parent, name)
             except (LoopEndedError, OSError) as error:
                 log.info("inode %d stays in the kernel's cache: %s", closed, error)
+
+    def _adopted(self, inodes: set[int]) -> None:
+        """The base changed these from outside, and the kernel has them (FUSE thread)."""
+        self._loop.begin_correction()
+        self._closed.put(frozenset(inodes))
+
+    def _show_adopted(self, inodes: frozenset[int]) -> None:
+        known = self._loop.volume.main.inodes
+
+        def look() -> Invalidation:
+            found = [known[ino] for ino in inodes if ino in known and known[ino].nlookup]
+            files = [inode.ino for inode in found if inode.is_file and not inode.orphan_epoch]
+            return Invalidation(inodes=[inode.ino for inode in found], files=files)
+
+        try:
+            self._invalidate(self._loop.call(look), set())
+        except (LoopEndedError, OSError) as error:
+            log.info("the kernel shows old values of %d inodes: %s", len(inodes), error)
+        finally:
+            self._loop.post(self._loop.end_correction)
 
     def flush(self) -> None:
         """Write all dirty pages and times back, and wait until they are here.

@@ -69,6 +69,8 @@ class Loop:
         self._woken = 0
         self._release: trio.Event | None = None
         self._unpark: trio.Event | None = None
+        self._corrected: trio.Event | None = None
+        self._corrections = 0
         self.held: dict[int, int] = {}
         self._stopping = False
         self._ended = threading.Event()
@@ -242,6 +244,29 @@ class Loop:
     async def _until(self, event: trio.Event) -> None:
         await event.wait()
         self._woken -= 1
+
+    @property
+    def correcting(self) -> bool:
+        """Whether the kernel is being told of something that was changed outside."""
+        return self._corrections > 0
+
+    def begin_correction(self) -> None:
+        """From now on `corrected` waits (in the FUSE thread)."""
+        self._corrections += 1
+        if self._corrected is None:
+            self._corrected = trio.Event()
+
+    async def corrected(self) -> None:
+        """Return when the kernel shows what was adopted."""
+        if self._corrected is not None and self._corrections:
+            await self._until(self._corrected)
+
+    def end_correction(self) -> None:
+        """One is done (in the FUSE thread)."""
+        self._corrections -= 1
+        if not self._corrections:
+            event, self._corrected = self._corrected, None
+            self._wake_all(event)
 
     def end_hold(self) -> None:
         """Let the held requests be answered (in the FUSE thread)."""

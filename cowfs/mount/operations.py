@@ -53,6 +53,9 @@ class Waiter(Protocol):
     async def committed(self, group: TransactionGroup) -> None: ...
     async def hold(self, ino: int, mtime: int) -> None: ...
     async def park(self) -> None: ...
+    @property
+    def correcting(self) -> bool: ...
+    async def corrected(self) -> None: ...
 
 
 def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -386,7 +389,12 @@ class Operations:
             and ctx.pid not in self.upkeep.ghosts
         ):
             await self._waiter.park()
-        return await self._open_file(ino, flags, ctx)
+        info = await self._open_file(ino, flags, ctx)
+        if self._waiter.correcting and not flags & os.O_TRUNC and ctx.pid not in self.upkeep.ghosts:
+            # Its base file was changed outside: the opener must not see the old size. O_TRUNC keeps
+            # the file locked, and ends what there was.
+            await self._waiter.corrected()
+        return info
 
     @handler
     def _open_file(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
