@@ -59,6 +59,8 @@ TABLES = (
     "orphan",
     "meta",
 )
+_NEW = "data.mdb.new"
+"""A store in the making: nobody takes it for a store, whatever a crash leaves of it."""
 _MAP_SIZES = (1 << 42, 1 << 40, 1 << 36, 1 << 33)
 """Address space to reserve, tried in turn: the file itself only grows as it is filled."""
 
@@ -245,14 +247,16 @@ def owner_pid(path: Path) -> int | None:
     return None
 
 
-def _open_env(path: Path, *, writable: bool) -> lmdb.Environment:
-    if is_cut_off(path / "data.mdb"):
+def _open_env(path: Path, *, writable: bool, new: bool = False) -> lmdb.Environment:
+    """The environment of a store; with `new` that of one that is being made."""
+    if is_cut_off(path / (_NEW if new else "data.mdb")):
         raise StoreDamagedError(path=str(path), detail="its file was cut off")
     last: Exception | None = None
     for map_size in _MAP_SIZES:
         try:
             return lmdb.open(
-                os.fsencode(path),
+                os.fsencode(path / _NEW if new else path),
+                subdir=not new,
                 map_size=map_size,
                 max_dbs=len(TABLES) + 4,
                 max_readers=512,
@@ -287,7 +291,7 @@ def sync_directory(path: Path) -> None:
 def store_exists(path: Path) -> bool:
     """Whether a store was created there. Raises PermissionDeniedError when that cannot be seen.
 
-    A creation that a crash interrupted leaves LMDB's two meta pages at most, which is no store.
+    An empty `data.mdb`, or one with LMDB's two meta pages only, is no store.
     """
     try:
         return (path / "data.mdb").stat().st_size > 2 * mmap.PAGESIZE
@@ -345,19 +349,33 @@ def _check_format(path: Path, env: lmdb.Environment) -> None:
 def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
     """Make a store with the given (table, key, value) records and open it for writing.
 
-    The directory is made with mode 0700. The tables, `initial` and the format record are one
-    transaction, so a store either exists whole or not at all (`store_exists`).
+    The directory is made with mode 0700. A store either exists whole or not at all
+    (`store_exists`): `data.mdb` gets its name when all is on stable storage. LMDB would commit
+    atomically, but a file that has pages and no valid meta page yet is one that it cannot open.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     os.chmod(path, 0o700)
     owner = lock_owner(path)
     reached("create.begin")
     try:
-        (path / "data.mdb").touch(mode=0o600)
+        _make(path, initial)
         env = _open_env(path, writable=True)
+        try:
+            store = Store(path, env, writable=True)
+        except BaseException:
+            env.close()
+            raise
     except BaseException:
         os.close(owner)
         raise
+    store._owner = owner
+    return store
+
+
+def _make(path: Path, initial: list[tuple[str, bytes, bytes]]) -> None:
+    (path / _NEW).touch(mode=0o600)
+    os.truncate(path / _NEW, 0)  # of a creation that was interrupted
+    env = _open_env(path, writable=True, new=True)
     record = records.FormatRecord(
         version.VERSION, 0, 0, uuid.uuid4().hex, time.time_ns(), BLOCK_SIZE
     )
@@ -369,10 +387,9 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
                 txn.put(key, value, db=tables[table])
             txn.put(b"format", records.encode(record), db=tables["meta"])
         reached("create.committed")
-        store = Store(path, env, writable=True)
-    except BaseException:
+    finally:
         env.close()
-        os.close(owner)
-        raise
-    store._owner = owner
-    return store
+    os.replace(path / _NEW, path / "data.mdb")
+    reached("create.named")
+    sync_directory(path)
+    (path / (_NEW + "-lock")).unlink(missing_ok=True)

@@ -20,6 +20,7 @@ STEPS = (
     "create.begin",
     "create.opened",
     "create.committed",
+    "create.named",
     # volume/volume.py: a transaction group was frozen, the writer does not have it yet
     "group.frozen",
     # store/writer.py: one LMDB transaction. Between before-sync and after-sync LMDB writes the

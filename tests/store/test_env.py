@@ -264,6 +264,15 @@ def test_a_creation_that_was_interrupted_leaves_no_store(tmp_path: Path) -> None
         store.close()
 
 
+def test_a_creation_that_a_power_cut_interrupted_can_be_repeated(tmp_path: Path) -> None:
+    """LMDB writes a new file's pages before the meta pages that make them valid."""
+    (tmp_path / "data.mdb.new").write_bytes(bytes(40 * mmap.PAGESIZE))
+    assert not store_exists(tmp_path)
+    create_store(tmp_path, [("label", b"a", b"1")]).close()
+    assert store_exists(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"data.mdb", "lock.mdb", "owner"}
+
+
 def test_a_creation_that_fails_leaves_no_store_and_no_lock(tmp_path: Path) -> None:
     place = tmp_path / "store"
     with pytest.raises(lmdb.BadValsizeError):
