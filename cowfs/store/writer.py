@@ -53,7 +53,7 @@ class TransactionGroup:
     dropped: (content, epoch): extents of that content written in that epoch or later are garbage,
         but not those of this group's own blocks.
     deletes: (table, key) of unversioned records that go.
-    done: it is on stable storage. failed: an attempt to commit it failed; it is tried again.
+    done: it is on stable storage.
     """
 
     epoch: int
@@ -65,7 +65,6 @@ class TransactionGroup:
     deletes: list[tuple[str, bytes]] = field(default_factory=list)
     size: int = 0
     done: bool = False
-    failed: bool = False
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Add one record."""
@@ -97,6 +96,8 @@ class Writer:
         self._closing = False
         self._busy = False
         self._full = False
+        self._attempts = self._failed_attempt = 0
+        self._wanted = False
         self._failure: Exception | None = None
         self._ledger = Ledger()
         self.commits = 0
@@ -138,13 +139,18 @@ class Writer:
         return size <= self.room.left
 
     def wait(self, group: TransactionGroup, timeout: float | None = None) -> None:
-        """Return when the group is on stable storage.
+        """Return when the group is on stable storage; an attempt that failed before is repeated.
 
         Raises StoreFullError (the group stays queued and is tried again), StoreUnwritableError
         (likewise) or TimeoutError.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: group.done or group.failed, timeout):
+            begun = self._attempts
+            self._wanted = True
+            self._changed.notify_all()
+            if not self._changed.wait_for(
+                lambda: group.done or self._failed_attempt > begun, timeout
+            ):
                 raise TimeoutError("the store did not finish a commit in time")
             if not group.done:
                 raise self._failure_error()
@@ -183,6 +189,8 @@ class Writer:
                 )
                 groups = list(self._queue)
                 self._busy = bool(groups)
+                self._attempts += 1
+                self._wanted = False
                 closing = self._closing
             if not groups and closing:
                 return
@@ -220,15 +228,14 @@ class Writer:
             self._busy = False
             self._failure = error
             self._full = full
-            for group in groups:
-                group.failed = True
+            self._failed_attempt = self._attempts
             self._changed.notify_all()
             if self._closing:
                 return False
             self._notify()
             tried = len(groups)
             self._changed.wait_for(
-                lambda: self._closing or len(self._queue) > tried, _RETRY_SECONDS
+                lambda: self._closing or self._wanted or len(self._queue) > tried, _RETRY_SECONDS
             )
         return True
 
@@ -292,14 +299,17 @@ class Writer:
     def _collect(self, txn: Transaction) -> None:
         """Delete blocks that nothing refers to any more."""
         blocks, ledger = self._store.tables["block"], self._ledger
-        for digest in ledger.unused(_COLLECTED):
-            value = txn.get(digest, db=blocks)
-            ledger.deleted(digest)
-            if value is not None:
-                txn.delete(digest, db=blocks)
-                reference = codec.delta_reference(value)
-                if reference is not None:
-                    ledger.let_go(reference)
+        left = _COLLECTED
+        while left and (unused := ledger.unused(left)):
+            left -= len(unused)
+            for digest in unused:
+                value = txn.get(digest, db=blocks)
+                ledger.deleted(digest)
+                if value is not None:
+                    txn.delete(digest, db=blocks)
+                    reference = codec.delta_reference(value)
+                    if reference is not None:
+                        ledger.let_go(reference)
 
 
 def _superseded(groups: list[TransactionGroup]) -> list[set[int]]:
@@ -428,7 +438,11 @@ class _Apply:
                     txn.put(key, records.WHITEOUT, db=extents)
                     continue
                 digest = codec.block_hash(data)
-                if txn.get(digest, db=blocks) is None:
+                stored = txn.get(digest, db=blocks)
+                if stored is not None and not self._sound(digest, stored):
+                    # Others may be deltas to it, so it stands alone.
+                    txn.put(digest, codec.encode_block(data), db=blocks)
+                elif stored is None:
                     value = codec.encode_block(data)
                     if len(value) > _DELTA_WORTH:
                         delta = self._delta(cursor, content, number, reference, data, value)
@@ -439,6 +453,19 @@ class _Apply:
                         self.ledger.hold(needed)
                 self._refer(key, digest)
                 txn.put(key, digest, db=extents)
+
+    def _sound(self, digest: bytes, value: bytes) -> bool:
+        """Whether a block that is there already can be read. If not, the same bytes that are
+        written now take its place: they must not be lost with it (contract 4)."""
+        needed, reference = codec.delta_reference(value), None
+        try:
+            if needed is not None:
+                below = self.txn.get(needed, db=self.tables["block"])
+                reference = codec.decode_block(below or b"", needed)
+            codec.decode_block(value, digest, reference)
+        except DamagedRecordError:
+            return False
+        return True
 
     def _delta(
         self,

@@ -16,8 +16,8 @@ from cowfs.format import codec, keys, records
 from cowfs.store import writer as writing
 from cowfs.store.env import Store
 from cowfs.store.lineage import Lineage
-from cowfs.store.snapshot import Reader, read_block
 from cowfs.store.room import is_full
+from cowfs.store.snapshot import Reader, read_block
 from cowfs.store.writer import TransactionGroup, Writer
 from cowfs.types import BLOCK_SIZE
 
