@@ -56,11 +56,11 @@ class Point:
 
 
 def all_checkpoints(reader: Reader) -> list[records.CheckpointRecord]:
-    """Every checkpoint, oldest first."""
+    """Every checkpoint, oldest first: by epoch, since a clock may have gone back."""
     found = [
         records.decode(value, records.CheckpointRecord) for _, value in reader.scan("checkpoint")
     ]
-    found.sort(key=lambda record: (record.time, record.epoch))
+    found.sort(key=lambda record: record.epoch)
     return found
 
 

@@ -187,7 +187,7 @@ def _advance(
     """One group that seals the open epoch with a checkpoint and opens a child of `parent`."""
     view, extra = volume.main, volume.extra
     epoch, moment, counts = view.head, now(), view.counts()
-    opened = volume.open_epoch
+    number, opened = volume.take_operation(moment), volume.open_epoch
     following = volume.next_epoch
     checkpoint = records.CheckpointRecord(
         new_checkpoint_id(volume),
@@ -228,10 +228,10 @@ def _advance(
         extra.put("label", label.encode(), checkpoint.id.encode())
     extra.put(
         "operation",
-        keys.pack_id(moment),
+        keys.pack_id(number),
         records.encode(
             records.OperationRecord(
-                moment,
+                number,
                 moment,
                 operation,
                 epoch,

@@ -55,6 +55,7 @@ class Volume:
         self.group_size = 0
         self._next_id = self._counter(b"next_id")
         self.next_epoch = self._counter(b"next_epoch")
+        self._last_operation = keys.unpack_id(self.reader.last_key("operation") or bytes(8))
         self._blocks: OrderedDict[bytes, bytes] = OrderedDict()
         self._waiting: deque[
             tuple[TransactionGroup, list[Inode], dict[Inode, dict[int, Buffer | None]]]
@@ -103,6 +104,12 @@ class Volume:
         taken = self._next_id
         self._next_id = taken + 1
         return taken
+
+    def take_operation(self, moment: int) -> int:
+        """The number of an operation made at `moment`: the time or, when the clock went back, the
+        next one; so numbers grow and none is used twice."""
+        self._last_operation = max(moment, self._last_operation + 1)
+        return self._last_operation
 
     def problem(self, kind: str, path: bytes, detail: str) -> None:
         """Record something that `status` must show (contract 7)."""
