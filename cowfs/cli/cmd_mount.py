@@ -54,6 +54,7 @@ class Plan:
     mountpoint: str
     store: str
     allow_other: bool
+    restart: bool = False
     quota: int | None = None
     seal_rate: float = 0.0
 
@@ -70,6 +71,7 @@ class Plan:
             "mountpoint": self.mountpoint,
             "store": self.store,
             "allow_other": self.allow_other,
+            "restart": self.restart,
             "quota": self.quota,
             "seal_rate": self.seal_rate,
         }
@@ -99,6 +101,7 @@ class Plan:
     metavar="SIZE",
     help="How much the store may hold, as 500M or 20G; none for no limit. It is remembered.",
 )
+@click.option("--restart", is_flag=True, help="Start the daemon again when it is killed.")
 @click.option("--foreground", is_flag=True, help="Serve in this process, log to the terminal.")
 @click.option("--allow-other", is_flag=True, help="Let other users of the machine in.")
 @click.option("--seal", is_flag=True, help="Save what only DIR has, while nobody uses the mount.")
@@ -116,6 +119,7 @@ def mount(
     directory: str,
     store: str | None,
     mountpoint: str | None,
+    restart: bool,
     foreground: bool,
     allow_other: bool,
     quota: int | None,
@@ -141,7 +145,7 @@ def mount(
         kept = context.path(store)
     else:
         kept = registered or default_store(base)
-    plan = Plan(base, target, kept, allow_other, quota, seal_rate * 1e6 if seal else 0.0)
+    plan = Plan(base, target, kept, allow_other, restart, quota, seal_rate * 1e6 if seal else 0.0)
     check(plan, force=force)
     if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
         output.note(f"the history so far stays in {registered}, this mount does not show it")

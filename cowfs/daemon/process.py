@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import json
 import logging
 import logging.handlers
 import os
@@ -18,8 +19,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.sealer import Sealer
-from cowfs.daemon.undertaker import Undertaker
+from cowfs.daemon.standby import Standby
 from cowfs.daemon.walker import Walker
 from cowfs.errors import (
     BusyError,
@@ -63,13 +65,17 @@ _BUSY_REQUESTS = 20
 _MNT_DETACH = 2
 _SWITCH_SECONDS = 0.0005
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_CRASH_SECONDS = 60.0
+_MOST_CRASHES = 5
+"""So often is a killed daemon started again within `_CRASH_SECONDS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
     """What to mount. Absolute paths. `watch_limit`: names that a restore announces to watchers.
     `quota`: bytes that the store may hold, 0 for no limit, None to leave it as it is.
-    `seal_rate`: bytes a second of background sealing, 0 for none."""
+    `seal_rate`: bytes a second of background sealing, 0 for none. `restart`: start again when
+    killed; `crashes`: when that was last, s since 1970."""
 
     base: str
     mountpoint: str
@@ -78,6 +84,8 @@ class Config:
     watch_limit: int = 2000
     quota: int | None = None
     seal_rate: float = 0.0
+    restart: bool = False
+    crashes: tuple[float, ...] = ()
 
     @property
     def in_place(self) -> bool:
@@ -139,7 +147,9 @@ class Daemon:
     def _note_pid(self) -> None:
         """For messages of other commands: nothing depends on it, so a full disk is no obstacle."""
         try:
-            self._pid_file.write_text(f"{os.getpid()}\n", encoding="ascii")
+            fresh = self._pid_file.with_suffix(".new")  # nobody reads half of it
+            fresh.write_text(f"{os.getpid()}\n", encoding="ascii")
+            fresh.replace(self._pid_file)
         except OSError as error:
             log.warning("the pid is not noted: %s", error)
 
@@ -314,6 +324,29 @@ def kernel_unmount(mountpoint: str, *, lazy: bool) -> None:
         raise OSError(errno.EBUSY if "busy" in text.lower() else errno.EPERM, text)
 
 
+def _start_again(config: Config) -> None:
+    """Become the next daemon of a workspace whose daemon was killed (daemon/standby.py)."""
+    moment = time.time()
+    recent = [then for then in config.crashes if moment - _CRASH_SECONDS < then <= moment]
+    if len(recent) >= _MOST_CRASHES:
+        return
+    while _is_dead(config.mountpoint):
+        kernel_unmount(config.mountpoint, lazy=True)
+    again = json.dumps(asdict(replace(config, crashes=(*recent, moment))))
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    os.set_inheritable(nobody, True)
+    command = [sys.executable, "-P", "-m", "cowfs.daemon", again, str(nobody)]
+    os.execv(sys.executable, command)
+
+
+def _is_dead(mountpoint: str) -> bool:
+    try:
+        os.listdir(mountpoint)
+    except OSError as error:
+        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    return False
+
+
 def mount_options(config: Config) -> set[str]:
     """Options for libfuse. The source of the mount is the store: commands find it by that."""
     options = {f"fsname={mount_source(config.store)}", "subtype=cowfs", "default_permissions"}
@@ -375,19 +408,19 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
     For the main thread of a process that has no other threads yet.
     """
     store = Path(config.store)
-    undertaker: Undertaker | None = None
+    standby: Standby | None = None
     # Blocked in all threads, and waited for by one: Python would run a handler in the main thread,
     # which does not notice a signal that comes just before it begins to wait for the end.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         store.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(store, 0o700)
-        undertaker = Undertaker()
+        standby = Standby((lambda: _start_again(config)) if config.restart else None)
         set_up_logging(store, foreground=foreground)
         daemon = Daemon(config)
     except (CowfsError, OSError, RuntimeError, MemoryError) as error:
-        if undertaker is not None:
-            undertaker.dismiss()
+        if standby is not None:
+            standby.dismiss()
         known = as_cowfs_error(error)
         if isinstance(known, InternalError):
             known = MountFailedError(
@@ -397,9 +430,11 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
         tell({"ok": False, "error": known.to_json()})
         return known.exit_code
     log.info("mounted %s, store %s", config.mountpoint, config.store)
+    if config.crashes:
+        log.info("started again: the daemon before was killed")
 
     def ready() -> None:
-        undertaker.watch(config.mountpoint)
+        standby.watch(config.mountpoint)
         tell({"ok": True, "pid": os.getpid()})
 
     try:
@@ -408,6 +443,6 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
         log.error("the last changes could not be stored: %s", error)
         return error.exit_code
     finally:
-        undertaker.dismiss()
+        standby.dismiss()
     log.info("ended")
     return 0

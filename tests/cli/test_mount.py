@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -15,6 +16,7 @@ from cowfs.client import places
 from cowfs.errors import ForbiddenWorkspaceError
 from tests.cli.command import Cowfs, kill
 from tests.cli.conftest import make_project
+from tests.mount.calls import eventually
 
 pytestmark = pytest.mark.usefixtures("needs_fuse")
 
@@ -317,3 +319,42 @@ def test_a_signal_ends_the_daemon_in_order(cowfs: Cowfs, mounted: Path) -> None:
     cowfs.cwd = cowfs.top
     cowfs.ok("mount", mounted)
     assert (mounted / "file").read_text() == "x"
+
+
+def test_a_killed_daemon_is_started_again(cowfs: Cowfs, project: Path) -> None:
+    """With --restart; what was committed is there, and the mount answers by itself. A daemon that
+    is killed again and again is left alone after the fifth time, its mount dead."""
+    mounted = cowfs.ok("mount", project, "--restart")
+    store, pids = Path(mounted["store"]), [mounted["pid"]]
+    (project / "file").write_text("kept")
+    cowfs.ok("checkpoint", cwd=project)
+    for _ in range(5):
+        kill(pids[-1], signal.SIGKILL)
+        eventually(lambda: cowfs.pid(store) not in pids and _answers(project))
+        pids.append(cowfs.pid(store))
+        assert (project / "file").read_text() == "kept"
+        assert cowfs.ok("status", cwd=project)["pid"] == pids[-1]
+    kill(pids[-1], signal.SIGKILL)
+    eventually(lambda: not _standing_by(store))
+    assert not _answers(project)
+    assert is_mounted(project)
+    assert cowfs.ok("mount", project)["cleaned"]
+    assert (project / "file").read_text() == "kept"
+
+
+def _answers(directory: Path) -> bool:
+    try:
+        os.listdir(directory)
+    except OSError:
+        return False
+    return True
+
+
+def _standing_by(store: Path) -> bool:
+    """Whether a process of this store's daemon is there."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if os.fsencode(store) in Path(f"/proc/{entry}/cmdline").read_bytes():
+                    return True
+    return False

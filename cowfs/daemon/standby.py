@@ -1,4 +1,4 @@
-"""Frees a mount whose daemon was killed while it waited for an answer of its own.
+"""Stands by in case the daemon is killed: frees the mount, and starts a new daemon if wanted.
 
 A killed process ends when all its threads have ended. One that is in a system call through the
 mount (a ghost, mount/ghosts.py, or an invalidation that waits for a page) waits for the file system
@@ -6,10 +6,11 @@ that died with it, and cannot be interrupted: the descriptor of /dev/fuse stays 
 who touches the mount hangs. So a process without that descriptor stands by. When the daemon's main
 thread is gone and the rest is not, it aborts the connection (Documentation/filesystems/fuse.rst of
 Linux, "Control filesystem"); the mount then answers "Transport endpoint is not connected", as after
-any crash, and is cleaned up by the next `cowfs mount`.
+any crash, and is cleaned up by the next `cowfs mount`, or right away by this process, which then
+becomes the new daemon.
 
-Threading: `Undertaker` is for the main thread, before it starts others: a forked process has only
-the thread that forked.
+Threading: `Standby` is for the main thread, before it starts others: a forked process has only the
+thread that forked.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -29,37 +31,44 @@ _MS_PRIVATE = 0x40000
 _CONTROL = "/sys/fs/fuse/connections"
 _GRACE_SECONDS = 0.2
 """How long the daemon's threads may take to end after its main thread."""
+_END_SECONDS = 5.0
 _LOOK_SECONDS = 60
+_DISMISSED = b"dismissed\n"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Undertaker:
+class Standby:
     """The process that stands by. It ends with the daemon, however that ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, restart: Callable[[], None] | None = None) -> None:
+        """`restart` is called in that process when the daemon was killed and is gone."""
         reading, self._pipe = os.pipe()
-        parent = os.getpid()
+        daemon = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                _stand_by(reading, parent)
+                _stand_by(reading, daemon, restart)
             finally:
                 os._exit(0)
         os.close(reading)
 
     def watch(self, mountpoint: str) -> None:
         """The mount is there; it must answer."""
-        os.write(self._pipe, b"%d\n" % os.minor(os.stat(mountpoint).st_dev))
+        connection = os.minor(os.stat(mountpoint).st_dev)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, b"%d\n" % connection)
 
     def dismiss(self) -> None:
         """The daemon ends in order."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, _DISMISSED)
         os.close(self._pipe)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGUSR1)
         os.waitpid(self._pid, 0)
 
 
-def _stand_by(pipe: int, daemon: int) -> None:
+def _stand_by(pipe: int, daemon: int, restart: Callable[[], None] | None) -> None:
     _libc.prctl(_PR_SET_NAME, b"cowfs-standby", 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))
     # Sent when the thread that forked us ends, whatever becomes of the others (prctl(2)).
@@ -68,15 +77,44 @@ def _stand_by(pipe: int, daemon: int) -> None:
     os.chdir("/")
     while signal.sigtimedwait({signal.SIGUSR1}, _LOOK_SECONDS) is None and os.getppid() == daemon:
         pass
-    ended = time.monotonic() + _GRACE_SECONDS
-    connection = b""
-    while select.select([pipe], [], [], max(0.0, ended - time.monotonic()))[0]:
+    heard, ended = _hear(pipe, _GRACE_SECONDS)
+    if not ended and heard:
+        _in_a_child(lambda: abort(int(heard)))
+        more, ended = _hear(pipe, _END_SECONDS)
+        heard += more
+    if restart is not None and ended and heard and not heard.endswith(_DISMISSED):
+        _forget_signals()
+        restart()
+
+
+def _forget_signals() -> None:
+    """Each thread of the daemon that we passed to and that then ended sent one."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    while signal.sigtimedwait(set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}, 0):
+        pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+
+
+def _in_a_child(fn: Callable[[], None]) -> None:
+    """What changes the process it runs in, as `abort` may, is done by another one."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            fn()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _hear(pipe: int, seconds: float) -> tuple[bytes, bool]:
+    """What the daemon wrote, and whether it has no descriptors any more."""
+    end, heard = time.monotonic() + seconds, b""
+    while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
         piece = os.read(pipe, 100)
         if not piece:
-            return  # the daemon has no descriptors any more
-        connection += piece
-    if connection:
-        abort(int(connection))
+            return heard, True
+        heard += piece
+    return heard, False
 
 
 def _keep_only(pipe: int) -> None:
