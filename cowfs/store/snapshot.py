@@ -41,8 +41,8 @@ class Reader:
 
     def last_key(self, table: str) -> bytes | None:
         """The greatest key of a table, None when it is empty."""
-        with self.cursor(table) as cursor:
-            return cursor.key() if cursor.last() else None
+        cursor = self.cursor(table)
+        return cursor.key() if cursor.last() else None
 
     def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All records whose key starts with `prefix`, in key order, on a cursor of its own."""

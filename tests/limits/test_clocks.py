@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from cowfs.cli import output
@@ -32,11 +30,11 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(history, "now", made.read)
     monkeypatch.setattr(posix, "_gettime", made.read)
-    yield made
+    return made
 
 
 def order(rig: Rig) -> list[str]:
@@ -93,7 +91,7 @@ def test_no_operation_is_lost_when_the_clock_stands_still(volume: Rig, clock: Cl
 
 
 def test_ago_means_the_clock_of_now(volume: Rig, clock: Clock) -> None:
-    """Before it was set back by an hour the clock was wrong; what was made then is of the future."""
+    """Before it was set back the clock was wrong; what was made then is of the future."""
     for message, moment in (
         ("right", START),
         ("wrong", START + 70 * MINUTE),

@@ -211,7 +211,7 @@ def test_exactly_what_is_needed_is_there(store: Store, writer: Writer, seed: int
             dropped = tuple(c for c in range(4) if chance.random() < 0.15)
             groups.append(made(*written, dropped=dropped))
         if chance.random() < 0.2:
-            writer._collect = once_without_room(writer._collect)  # type: ignore[method-assign]
+            writer._collect = once_without_room(writer._collect)  # type: ignore[method-assign, assignment]
         commit(writer, *groups)  # the second attempt succeeds: there is a reserve, or a retry
     while writer._ledger.has_unused:
         commit(writer, made())
