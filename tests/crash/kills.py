@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cowfs.store import steps
-from tests.crash.forks import Child, Report
+from tests.crash.forks import Child, Report, spin
 from tests.crash.knowledge import (
     CrashError,
     Knowledge,
@@ -24,7 +24,7 @@ from tests.crash.knowledge import (
     matching,
 )
 from tests.crash.local import Life, make_base
-from tests.crash.states import State, Tree, first_state
+from tests.crash.states import Call, Tree, first_state
 from tests.crash.workload import plan
 
 STEPS = tuple(step for step in steps.STEPS if not step.startswith("unmount."))
@@ -77,26 +77,23 @@ class Chain:
         self.known = Knowledge([first_state(base_tree(self.base))])
         self.lives = 0
 
-    def live(self, seed: int, kill: Kill) -> bool:
-        """One more life; whether it was killed. Raises CrashError."""
+    def live(self, seed: int, kill: Kill, end: Callable[[Child], None] = Child.kill) -> bool:
+        """One more life; whether it was killed. Raises CrashError. `end` ends it at the moment
+        that `kill` says."""
         known, progress = self.known, None
         child = Child(lambda report: self._work(seed, kill, report))
         if not kill.step and kill.call < 0 and kill.fact < 0:
-            child.kill(kill.delay)
+            spin(kill.delay)
+            end(child)
         for word, *values in child.reports():
             if word == "start":
                 state = known.states[values[0]]
                 progress = Progress(state, plan(state, seed, _OPERATIONS), known.ids, paged=False)
-            elif progress is not None and word == "begin":
-                progress.begin()
-                if kill.due(progress):
-                    child.kill(kill.delay)
-            elif progress is not None and word == "done":
-                progress.done({int(index): id_ for index, id_ in values[0].items()})
-                if kill.due(progress):
-                    child.kill(kill.delay)
             elif progress is not None:
-                progress.closed()
+                progress.note([word, *values])
+                if kill.due(progress):
+                    spin(kill.delay)
+                    end(child)
         killed = child.wait()
         if progress is not None:
             self.known = progress.knowledge()
@@ -113,15 +110,15 @@ class Chain:
         check_closed(self.store, life.base_fd, Knowledge([state], self.known.ids))
         life.start()
         report("start", self.known.states.index(state))
-        work(life, state, seed, _OPERATIONS, report)
+        work(life, plan(state, seed, _OPERATIONS), seed, report)
         life.close()
         report("closed")
 
 
-def work(life: Life, state: State, seed: int, operations: int, report: Report) -> None:
+def work(life: Life, calls: list[Call], seed: int, report: Report) -> None:
     """The calls of one life, each reported before and after."""
     rng, ids = random.Random(seed), life.found().ids
-    for call in plan(state, seed, operations):
+    for call in calls:
         report("begin")
         old = len(ids)
         life.do(call, ids)

@@ -54,14 +54,23 @@ class Progress:
         self.begun = self.facts = 0
         self.calling = self.at_fact = False
 
-    def begin(self) -> None:
+    def note(self, report: list[Any]) -> None:
+        """Take a report: ["begin"], ["done", {index: id}], ["closed"], or another word."""
+        if report[0] == "begin":
+            self._begin()
+        elif report[0] == "done":
+            self._done({int(index): id_ for index, id_ in report[1].items()})
+        elif report[0] == "closed":
+            self._durable = len(self._states) - 1
+
+    def _begin(self) -> None:
         """The next call was begun."""
         call = self._calls[self.begun]
         self._states += after(self._states[-1], call, paged=self._paged)
         self.begun += 1
         self.calling = True
 
-    def done(self, ids: dict[int, str]) -> None:
+    def _done(self, ids: dict[int, str]) -> None:
         """The last call returned; `ids` of new checkpoints by index."""
         self.calling = False
         self.at_fact = self._calls[self.begun - 1][0] in DURABLE
@@ -70,12 +79,8 @@ class Progress:
             self._ids |= ids
             self.facts += 1
 
-    def closed(self) -> None:
-        """The life ended in order."""
-        self._durable = len(self._states) - 1
-
     def knowledge(self) -> Knowledge:
-        return Knowledge(self._states[self._durable :], self._ids)
+        return Knowledge(self._states[self._durable :], dict(self._ids))
 
 
 class Found(NamedTuple):

@@ -88,10 +88,7 @@ class Chain:
         progress = Progress(state, calls, self.known.ids, paged=True)
         child = Child(lambda report: _make_calls(mount, calls, report))
         for word, *values in child.reports():
-            if word == "begin":
-                progress.begin()
-            else:
-                progress.done({int(index): id_ for index, id_ in values[0].items()})
+            progress.note([word, *values])
             if kill.due(progress):
                 spin(kill.delay)
                 mount.process.kill()

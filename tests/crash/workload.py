@@ -23,9 +23,9 @@ class Planner:
         self._rng = random.Random(seed)
         self._fresh = itertools.count(self._rng.randrange(1 << 30))
 
-    def run(self, operations: int) -> list[Call]:
-        """Every kind of operation on history at least once, others in between."""
-        chosen = [*self._HISTORY, *self._rng.choices(self._EDITS, k=operations)]
+    def run(self, operations: int, rounds: int) -> list[Call]:
+        """Every kind of operation on history `rounds` times, others in between."""
+        chosen = [*self._HISTORY * rounds, *self._rng.choices(self._EDITS, k=operations)]
         self._rng.shuffle(chosen)
         for operation in chosen:
             operation(self)
@@ -204,7 +204,7 @@ class Planner:
     )
 
 
-def plan(state: State, seed: int, operations: int) -> list[Call]:
-    """The calls of one life, the same for the same state and seed: each operation on history once,
-    and so many others."""
-    return Planner(state, seed).run(operations)
+def plan(state: State, seed: int, operations: int, rounds: int = 1) -> list[Call]:
+    """The calls of one life, the same for the same state and seed: each operation on history
+    `rounds` times, and so many others."""
+    return Planner(state, seed).run(operations, rounds)
