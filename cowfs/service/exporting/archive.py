@@ -8,6 +8,7 @@ Threading: none of its own.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import secrets
@@ -51,6 +52,16 @@ def write_archive_file(tree: Tree, dest: Path, progress: Progress) -> Exported:
     parent = dest.parent
     temporary = parent / f".{dest.name[:100]}.{secrets.token_hex(4)}.partial"
     try:
+        return _write_file(tree, temporary, dest, progress)
+    finally:
+        # An interruption can come as soon as the file is there; it may also never have been made.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _write_file(tree: Tree, temporary: Path, dest: Path, progress: Progress) -> Exported:
+    parent = dest.parent
+    try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except PermissionError:
         raise PermissionDeniedError(detail=f"{parent} cannot be written") from None
@@ -66,8 +77,6 @@ def write_archive_file(tree: Tree, dest: Path, progress: Progress) -> Exported:
         _name(temporary, dest)
     except OSError as error:
         raise ExportFailedError(path=str(dest), detail=error.strerror) from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return report
 
 

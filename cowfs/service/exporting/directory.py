@@ -60,12 +60,13 @@ def write_directory(tree: Tree, dest: Path, progress: Progress) -> Exported:
         raise NotADirectoryPathError(path=str(parent)) from None
     try:
         try:
-            os.mkdir(name, 0o700, dir_fd=above)
-        except PermissionError:
-            raise PermissionDeniedError(detail=f"{parent} cannot be written") from None
-        try:
+            try:
+                os.mkdir(name, 0o700, dir_fd=above)
+            except PermissionError:
+                raise PermissionDeniedError(detail=f"{parent} cannot be written") from None
             return _write(tree, above, name, place, within, progress)
         except BaseException:
+            # An interruption can come as soon as the directory is there.
             shutil.rmtree(name, ignore_errors=True, dir_fd=above)
             raise
     except OSError as error:
