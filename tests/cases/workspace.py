@@ -114,7 +114,7 @@ class Workspace:
 
     def records(self) -> Counter[str]:
         """How many records each table of the store has, all that was done included."""
-        self.counts()
+        self.run("log", "-n", "1")  # commits all, as every command does that reads the store
         with reading(self.store, None) as opened:
             tables = opened.store.tables
             return Counter({name: sum(1 for _ in opened.reader.scan(name)) for name in tables})
