@@ -50,6 +50,7 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
     """What the store says. `problem`: why its daemon does not say it."""
     from cowfs.format import records
     from cowfs.service import workspace
+    from cowfs.service.sealing import sealing_state
     from cowfs.service.selectors import on_line
     from cowfs.service.timeline import head_counts
 
@@ -58,6 +59,7 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
         last = next(on_line(opened.reader, lineage), None)
         changes = head_counts(opened)
         used = opened.store.bytes_used()
+        sealing = sealing_state(opened.reader)
         quota = workspace.describe(Path(place.store))
         opened.store.quota = quota.quota if quota else 0
         room = opened.store.room()
@@ -68,6 +70,7 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
         "last_checkpoint": records.to_dict(last) if last else None,
         "changes": records.to_dict(changes),
         "import": None,
+        "sealing": sealing,
         "store_bytes": used,
         "used_bytes": room.used,
         "quota_bytes": room.quota,

@@ -58,6 +58,8 @@ def status(report: dict[str, Any]) -> str:
             )
         )
         rows.append(("import", read + ("" if imported["complete"] else ", going on")))
+    if sealing := report.get("sealing"):
+        rows.append(("sealed", _sealed(sealing)))
     rows.append(("health", health["state"]))
     lines += [f"  {name:<11} {value}" for name, value in rows]
     for problem in health["problems"]:
@@ -75,6 +77,14 @@ def _room(report: dict[str, Any]) -> str:
     if quota := report["quota_bytes"]:
         return f"{size}; {output.size(report['used_bytes'])} of its quota of {output.size(quota)}"
     return size
+
+
+def _sealed(sealing: dict[str, int]) -> str:
+    left, lost = sealing["unsealed"], sealing["lost"]
+    text = "everything"
+    if left:
+        text = f"{left:,} {'file is' if left == 1 else 'files are'} only in the directory"
+    return text + (f", {output.plural(lost, 'old version')} lost" if lost else "")
 
 
 def _last(record: dict[str, Any] | None) -> str:

@@ -147,6 +147,7 @@ def swap(
     volume shows and what it would show after a crash are never different histories.
     Raises StoreFullError; nothing was changed then.
     """
+    volume.external.settle()
     volume.sync()
     reached("restore.begin")
     view = volume.main

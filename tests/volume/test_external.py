@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from cowfs.format.records import Counts
+from cowfs.service.apply import apply
+from cowfs.service.selectors import all_checkpoints
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, sealing
 from tests.support.steps import Worker
-from tests.support.volumes import START, Facts, Rig, errno_of
+from tests.support.volumes import AUTHOR, START, Facts, Rig, errno_of
 from tests.volume.test_history import fill_base
 
 B = BLOCK_SIZE
@@ -695,3 +697,188 @@ def test_random_changes_on_both_sides(open_rig: OpenRig, base: Path, seed: int) 
         rig.reopen()
         assert readable(rig) == tree
         assert {kind for kind, _ in rig.problems()} <= {"lost"}
+
+
+# -- their epoch --------------------------------------------------------------------------------
+
+
+def external(rig: Rig) -> list[str]:
+    """Messages of the checkpoints of changes from outside, oldest first."""
+    rig.volume.sync()
+    found = all_checkpoints(rig.volume.reader)
+    return [record.message for record in found if record.kind == "external"]
+
+
+def test_an_epoch_of_their_own(open_rig: OpenRig, base: Path) -> None:
+    """What was done here before, what was done outside, and what is done here after it."""
+    (base / "d").mkdir()
+    for name in ("f", "g", "d/h"):
+        (base / name).write_text("old")
+    rig = open_rig()
+    for path in (b"f", b"g", b"d/h"):
+        seal(rig, path)
+    rig.save(b"g", b"here")
+    before = rig.tree()
+    next_life(rig)
+    (base / "f").write_text("outside")
+    (base / "d" / "h").unlink()
+    rig.start()
+    assert rig.ls(b"d") == []
+    assert rig.read(b"f") == b"outside"
+    adopted = rig.tree()
+    rig.create(b"new")
+    assert external(rig) == ["before external changes", "external changes"]
+    assert rig.view.counts() == Counts(1, 0, 0)
+    first, second = (r for r in all_checkpoints(rig.volume.reader) if r.kind == "external")
+    assert (first.counts, second.counts) == (Counts(0, 1, 0), Counts(0, 1, 1))
+    rig.restore(first)
+    assert {path: f.content for path, f in rig.tree().items()} == {
+        path: f.content for path, f in before.items()
+    }
+    rig.restore(second)
+    assert rig.tree() == adopted
+    rig.undo()
+    rig.undo()
+    assert rig.exists(b"new")
+
+
+def test_no_checkpoint_before_them_without_need(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.tree()
+    for number in (1, 2):
+        next_life(rig)
+        (base / "f").write_text(f"outside {number}")
+        rig.start()
+        assert rig.read(b"f") == b"outside %d" % number
+    record = rig.checkpoint("mine")
+    assert external(rig) == ["external changes", "external changes"]
+    assert record.counts == Counts(0, 0, 0)
+
+
+def test_their_epoch_goes_on_after_a_crash(open_rig: OpenRig, base: Path) -> None:
+    for name in ("f", "g"):
+        (base / name).write_text("old")
+    (base / "d").mkdir()
+    (base / "d" / "h").write_text("old")
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "f").write_text("outside")
+    (base / "d" / "h").write_text("outside")
+    rig.start()
+    assert rig.read(b"f") == b"outside"
+    rig.volume.sync()
+    rig.crash()
+    rig.start()
+    assert rig.read(b"d/h") == b"outside"
+    rig.chmod(b"g", 0o600)
+    assert external(rig) == ["external changes"]
+    assert rig.view.counts() == Counts(0, 1, 0)
+
+
+def test_a_restore_seals_them_first(open_rig: OpenRig, base: Path) -> None:
+    (base / "f").write_text("old")
+    rig = open_rig()
+    seal(rig, b"f")
+    next_life(rig)
+    (base / "f").write_text("outside")
+    rig.start()
+    assert rig.read(b"f") == b"outside"
+    done = rig.restore(START)
+    assert rig.read(b"f") == b"old"
+    assert external(rig) == ["external changes"]
+    assert done.rescue.counts == Counts(0, 0, 0)
+    rig.undo()
+    assert rig.read(b"f") == b"outside"
+
+
+# -- directories, and links across them ---------------------------------------------------------
+
+
+def test_attributes_of_directories(open_rig: OpenRig, base: Path) -> None:
+    """Of the top as well; where the workspace changed them they stay, and that is reported."""
+    for name in ("d", "both", "mine"):
+        (base / name).mkdir()
+    rig = open_rig()
+    rig.tree()
+    rig.chmod(b"both", 0o700)
+    rig.chmod(b"mine", 0o700)
+    next_life(rig)
+    (base / "d").chmod(0o750)
+    os.setxattr(base / "d", "user.d", b"1")
+    os.setxattr(base, "user.top", b"2")
+    base.chmod(0o711)
+    os.utime(base / "d", ns=(1, 2))
+    (base / "both").chmod(0o711)
+    rig.start()
+    rig.ls()
+    assert rig.at(b"d").mode & 0o7777 == 0o750
+    assert (rig.at(b"d").mtime, rig.xattrs(b"d")) == (2, {b"user.d": b"1"})
+    assert (rig.at(b"").mode & 0o7777, rig.xattrs(b"")) == (0o711, {b"user.top": b"2"})
+    assert rig.at(b"both").mode & 0o7777 == 0o700
+    assert rig.at(b"mine").mode & 0o7777 == 0o700
+    assert rig.problems() == [("external", ""), ("conflict", "both"), ("external", "d")]
+    rig.restore(START)
+    assert rig.at(b"d").mode & 0o7777 == 0o755
+    assert rig.xattrs(b"d") == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give directories away")
+def test_the_owner_of_a_directory(open_rig: OpenRig, base: Path) -> None:
+    (base / "d").mkdir()
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    os.chown(base / "d", 4711, 4712)
+    rig.start()
+    rig.ls()
+    assert (rig.at(b"d").uid, rig.at(b"d").gid) == (4711, 4712)
+    steady(rig)
+
+
+@pytest.mark.parametrize("first", [b"a", b"z"])
+def test_a_link_made_outside_in_another_directory(
+    open_rig: OpenRig, base: Path, first: bytes
+) -> None:
+    """One file, whichever of the directories is looked into first."""
+    for name in ("a", "z"):
+        (base / name).mkdir()
+    (base / "a" / "f").write_text("content")
+    rig = open_rig()
+    ino = rig.tree()[b"a/f"].ino
+    next_life(rig)
+    os.link(base / "a" / "f", base / "z" / "g")
+    rig.start()
+    rig.ls(first)
+    rig.tree()
+    for path in (b"a/f", b"z/g"):
+        assert (rig.at(path).ino, rig.at(path).nlink) == (ino, 2)
+        assert rig.read(path) == b"content"
+    steady(rig)
+    rig.restore(START)
+    assert (rig.at(b"a/f").nlink, rig.ls(b"z")) == (1, [])
+
+
+@pytest.mark.parametrize("first", [b"a", b"z"])
+def test_a_link_removed_outside_of_a_file_that_was_applied(
+    open_rig: OpenRig, base: Path, first: bytes
+) -> None:
+    for name in ("a", "z"):
+        (base / name).mkdir()
+    (base / "a" / "f").write_text("old")
+    os.link(base / "a" / "f", base / "z" / "g")
+    rig = open_rig()
+    rig.tree()
+    rig.write(b"a/f", b"written here")
+    apply(rig.engine, AUTHOR, lambda **_: None)
+    next_life(rig)
+    (base / "z" / "g").unlink()
+    rig.start()
+    rig.ls(first)
+    assert (rig.ls(b"a"), rig.ls(b"z")) == ([b"f"], [])
+    assert rig.at(b"a/f").nlink == 1
+    assert rig.read(b"a/f") == b"written here"
+    assert ("external", "z/g") in rig.problems()
+    assert "conflict" not in {kind for kind, _ in rig.problems()}
+    steady(rig)
