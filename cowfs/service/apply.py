@@ -89,6 +89,8 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
         before = Snapshot(reader, reader.lineage(volume.branch.applied))
         after = Snapshot(reader, reader.lineage(epoch))
         plan = make_plan(before, after)
+        if resumed is not None:
+            plan.resume(after)
         result = Applied(
             epoch,
             created=len(plan.created),

@@ -41,6 +41,16 @@ class Plan:
     def empty(self) -> bool:
         return not (self.gone_names or self.new_names or self.touched)
 
+    def resume(self, after: Snapshot) -> None:
+        """An interrupted run did a part: every directory in which it may have placed something, or
+        that it may have made, gets its attributes and times, whatever is left to be placed."""
+        waiting = [name[0] for ino in self.touched | self.rewritten for name in after.links(ino)]
+        while waiting:
+            directory = waiting.pop()
+            if directory not in self.directories and after.inode(directory) is not None:
+                self.directories.add(directory)
+                waiting += [above for above, _ in after.links(directory)]
+
 
 def make_plan(before: Snapshot, after: Snapshot) -> Plan:
     """The difference between what the base shows and what it shall show."""

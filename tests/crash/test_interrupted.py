@@ -1,0 +1,94 @@
+"""An apply that is interrupted at a step: the next life finishes it, and the base is exactly what
+the workspace shows, times included, so that nothing in it is taken for a change from outside."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from cowfs.daemon.process import finish_apply
+from cowfs.service.apply import apply
+from cowfs.store import steps
+from tests.crash.local import make_base
+from tests.support.volumes import AUTHOR, Rig
+
+APPLY_STEPS = [step for step in steps.STEPS if step.startswith("apply.")]
+PASSES = 3
+
+
+class StoppedError(BaseException):
+    """Instead of the death of the process."""
+
+
+def _interrupt() -> None:
+    raise StoppedError
+
+
+def _change(rig: Rig) -> None:
+    """Something of every kind that an apply does."""
+    rig.write(b"d/e/f", b"rewritten", 100)
+    rig.write(b"still/below/file", b"in a directory where nothing else happens")
+    rig.save(b"d/c", b"rewritten, with two names")
+    rig.save(b"p/q/b~", b"saved by an editor")
+    rig.rename(b"p/q/b~", b"p/q/b")
+    rig.rename(b"p/a", b"d/e/moved")
+    rig.mkdir(b"new")
+    rig.mkdir(b"new/below")
+    rig.create(b"new/below/file", b"x" * 70_000)
+    rig.link(b"new/below/file", b"d/other name")
+    rig.symlink(b"nowhere", b"new/link")
+    rig.remove_tree(b"gone")
+    rig.rename(b"moving", b"new/moved")
+    rig.chmod(b"top", stat.S_IFREG | 0o600)
+
+
+def _facts(path: Path) -> dict[bytes, tuple[object, ...]]:
+    out: dict[bytes, tuple[object, ...]] = {}
+    for top, directories, files in os.walk(path):
+        for name in [*directories, *files, "."]:
+            at = Path(top) / name
+            st = at.lstat()
+            content = at.read_bytes() if stat.S_ISREG(st.st_mode) else b""
+            relative = os.fsencode(os.path.relpath(at, path))
+            out[b"" if relative == b"." else relative] = (st.st_mode, st.st_mtime_ns, content)
+    return out
+
+
+@pytest.mark.parametrize("step", APPLY_STEPS)
+def test_an_interrupted_apply_is_finished(tmp_path: Path, fast_path: Path, step: str) -> None:
+    for passes in range(1, PASSES + 1):
+        base = tmp_path / f"base{passes}"
+        make_base(base)
+        for directory in ("gone", "moving", "still"):
+            (base / directory / "below").mkdir(parents=True)
+            (base / directory / "below" / "file").write_bytes(b"from the base")
+        rig = Rig(fast_path / f"store{passes}", base)
+        rig.tree()
+        rig.checkpoint()
+        _change(rig)
+        right = rig.tree()
+        steps.arm(step, passes, _interrupt)
+        try:
+            apply(rig.engine, AUTHOR, lambda **_: None)
+        except StoppedError:
+            pass
+        finally:
+            steps.arm("")
+        rig.crash()
+        rig.start()
+        finish_apply(rig.volume)
+        if step not in ("apply.begin", "apply.sealed", "apply.saved"):
+            assert _facts(base) == {
+                path: (facts.mode, facts.mtime, facts.content if facts.mode >> 12 == 8 else b"")
+                for path, facts in right.items()
+            }
+        rig.reopen()
+        found = rig.tree()
+        assert {path: f.content for path, f in found.items()} == {
+            path: f.content for path, f in right.items()
+        }
+        assert rig.problems() == []
+        rig.finish()
