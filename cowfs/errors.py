@@ -299,7 +299,7 @@ class VerifyFailedError(CowfsError):
     code = "COWFS_VERIFY_FAILED"
     exit_code = 47
     message = "verify found {count} problem(s)"
-    hint = "The list says which checkpoints and paths are hit. See `cowfs verify --repair --dry-run`."
+    hint = "The list says which checkpoints and paths are hit. `cowfs verify --repair` may help."
 
 
 class ApplyConflictError(CowfsError):
