@@ -342,6 +342,13 @@ class RepairMountedError(CowfsError):
     hint = "`cowfs unmount {path} --no-apply`, then repeat. Nothing was changed."
 
 
+class UnhealthyError(CowfsError):
+    code = "COWFS_UNHEALTHY"
+    exit_code = 52
+    message = "{count} thing(s) are wrong"
+    hint = "Each line above that begins with `bad` says what to do. Nothing was changed."
+
+
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

@@ -33,6 +33,7 @@ COMMANDS = {
     "apply": ("cmd_apply", "Write the present state into the directory that was mounted."),
     "seal": ("cmd_seal", "Save what only the directory has, so that nothing outside can harm it."),
     "verify": ("cmd_verify", "Check every record and every block of the store."),
+    "doctor": ("cmd_doctor", "Look for what is wrong with this machine, the mounts, the stores."),
     "completion": ("cmd_completion", "Print the completion script for a shell."),
 }
 """Command to (module, one line about it), in the order of the help."""
