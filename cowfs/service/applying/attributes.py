@@ -17,6 +17,7 @@ Problem = Callable[[bytes, str], None]
 """Reports (path, what could not be set)."""
 Row = tuple[bytes, int, records.InodeRecord]
 """(path, inode number, what it shall be)."""
+_CHANGE = stat.S_IWUSR | stat.S_IXUSR
 
 
 def in_order(rows: list[Row]) -> list[Row]:
@@ -27,6 +28,17 @@ def in_order(rows: list[Row]) -> list[Row]:
         return stat.S_ISDIR(record.mode), 1 if path == b"." else -path.count(b"/")
 
     return sorted(rows, key=depth)
+
+
+def let_change(fd: int) -> None:
+    """Let its owner make and remove names in a directory of mode 0555 or the like (`fd` may be
+    an O_PATH descriptor).
+
+    The directory gets the mode that it shall have in the end, with its other attributes.
+    """
+    st = os.fstat(fd)
+    if st.st_uid == os.geteuid() != 0 and ~st.st_mode & _CHANGE:
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(st.st_mode) | _CHANGE)
 
 
 def set_one(

@@ -20,6 +20,7 @@ from cowfs.store.steps import reached
 from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
+_PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Mover = Callable[[Callable[[], os.stat_result], records.BaseRecord, int, bytes], None]
 """Runs a rename that returns the lstat afterwards, and records the new place (parent, name)."""
 
@@ -128,6 +129,13 @@ class Executor:
         finally:
             os.close(fd)
 
+    @contextlib.contextmanager
+    def _changing(self, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """As `_parent`, to make or to remove the name."""
+        with self._parent(path) as (fd, name):
+            attributes.let_change(fd)
+            yield fd, name
+
     def _lstat(self, path: bytes) -> os.stat_result | None:
         try:
             with self._parent(path) as (fd, name):
@@ -156,7 +164,7 @@ class Executor:
         after = self._plan.new_names.get(name)
         replaced = after is not None and not is_dir and not self._is_dir_after(after)
         reached("apply.before-take-away")
-        with self._parent(path) as (fd, last):
+        with self._changing(path) as (fd, last):
             if ino in self._plan.moved and not self._staged(ino):
                 self._stage(fd, last, ino, record, is_dir)
                 reached("apply.staged")
@@ -178,6 +186,12 @@ class Executor:
 
         def move() -> os.stat_result:
             if is_dir:
+                # Its own `..` changes, too.
+                below = os.open(name, _PATH, dir_fd=fd)
+                try:
+                    attributes.let_change(below)
+                finally:
+                    os.close(below)
                 os.rename(name, staged, src_dir_fd=fd, dst_dir_fd=self._staging)
             else:
                 os.link(
@@ -212,7 +226,7 @@ class Executor:
         else:
             self._make_parents(name[0])
         reached("apply.before-placing")
-        with self._parent(path) as (fd, last):
+        with self._changing(path) as (fd, last):
             if self._staged(ino):
                 self._place_staged(fd, last, name, ino)
             elif stat.S_ISDIR(record.mode):
@@ -229,7 +243,7 @@ class Executor:
             return
         above = self._after.links(ino)[0][0]
         self._make_parents(above)
-        with self._parent(path) as (fd, last):
+        with self._changing(path) as (fd, last):
             os.mkdir(last, 0o700, dir_fd=fd)
         self._plan.touched.add(ino)
         self._plan.directories.add(above)
@@ -313,7 +327,7 @@ class Executor:
 
     def _move_aside(self, path: bytes) -> None:
         """Something that the workspace does not know lies where a name has to come: keep it."""
-        with self._parent(path) as (fd, name):
+        with self._changing(path) as (fd, name):
             for number in range(1, 1000):
                 aside = name[:200] + b".outside-%d" % number
                 if not _exists(fd, aside):
@@ -398,7 +412,7 @@ class Executor:
                 self._move_aside(path)
             if st is None:
                 self._make_parents(name[0])
-            with self._parent(path) as (fd, last):
+            with self._changing(path) as (fd, last):
                 copy = self._link_again(_new_name(ino))
                 os.rename(copy, last, src_dir_fd=self._staging, dst_dir_fd=fd)
             reached("apply.rewrite-placed")
@@ -451,6 +465,7 @@ class Executor:
     # -- staging and results ------------------------------------------------------------------
 
     def _open_staging(self) -> int:
+        attributes.let_change(self._base.fd)
         with contextlib.suppress(FileExistsError):
             os.mkdir(STAGING, 0o700, dir_fd=self._base.fd)
         return self._base.open_directory(STAGING)
@@ -469,6 +484,7 @@ class Executor:
             st = os.stat(name, dir_fd=self._staging, follow_symlinks=False)
             if number.isdigit() and not stat.S_ISDIR(st.st_mode):
                 os.unlink(name, dir_fd=self._staging)  # a link, or an interrupted run's copy
+        attributes.let_change(self._base.fd)
         try:
             os.rmdir(STAGING, dir_fd=self._base.fd)
         except OSError:
@@ -476,6 +492,8 @@ class Executor:
             self._problem(STAGING, f"{text} holds things that found no place; look at them")
         record = self._after.inode(1)
         if record is not None:
+            if stat.S_IMODE(os.fstat(self._base.fd).st_mode) != stat.S_IMODE(record.mode):
+                os.fchmod(self._base.fd, stat.S_IMODE(record.mode))
             os.utime(".", ns=(record.atime, record.mtime), dir_fd=self._base.fd)
 
     def _look(self) -> dict[Name, records.BaseRecord]:
