@@ -17,20 +17,19 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
-import itertools
 import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cowfs.format import keys, records
-from cowfs.store.snapshot import Snapshot
-from cowfs.tree.changes import same_content
 from cowfs.types import ROOT_INO
 from cowfs.volume import history
 from cowfs.volume.base import BaseEntry, fingerprint, same_file
+from cowfs.volume.external_directories import Directories
 from cowfs.volume.importing import base_record, inode_record, is_shared, recorded_fingerprint
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError, now, storable
+from cowfs.volume.posix import PosixError, now
+from cowfs.volume.untouched import as_applied, unchanged, written
 
 if TYPE_CHECKING:
     from cowfs.volume.view import View
@@ -49,20 +48,22 @@ class External:
     """Finds and adopts changes from outside.
 
     adopting: the open epoch has such changes and no others.
+    stale: inodes that were changed, of which the kernel was not told yet.
     on_adopted: told the inodes that the kernel knows and that were changed.
     """
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._importer = volume.importer
-        self._stale: set[int] = set()
+        self._directories = Directories(volume, self)
+        self.stale: set[int] = set()
         self._by_file: dict[tuple[int, int], tuple[int, bytes]] | None = None
         self.adopting = volume.reader.get("meta", EPOCH_KEY) == keys.pack_id(volume.main.head)
         self.on_adopted: Callable[[set[int]], None] = lambda inodes: None
 
     # -- their epoch ----------------------------------------------------------------------------
 
-    def _begin(self, view: View) -> None:
+    def begin(self, view: View) -> None:
         """Something is about to be adopted."""
         if self.adopting or view.editing:
             return
@@ -108,7 +109,7 @@ class External:
             for key, value in self._volume.reader.scan("base", keys.pack_id(inode.ino))
         }
         if inode.ino == ROOT_INO:
-            self._adopt_root(view, inode)
+            self._directories.adopt_top(view, inode)
         # What was there first: a new name may be another link of it.
         new = [entry for entry in listing if entry.name not in known]
         for entry in listing:
@@ -120,7 +121,7 @@ class External:
                 self._adopt_new(view, inode, path, entry)
             elif record.kind == _DIRECTORY:
                 if recorded_fingerprint(record) != fingerprint(entry.st):
-                    self._adopt_directory(view, inode, path, entry, record)
+                    self._directories.adopt(view, inode, path, entry, record)
             elif recorded_fingerprint(record) != fingerprint(entry.st):
                 self._adopt_change(view, inode, path, entry, record)
         for entry in new:
@@ -132,7 +133,7 @@ class External:
 
     def _tell(self) -> None:
         """The kernel may know what changed."""
-        stale, self._stale = self._stale, set()
+        stale, self.stale = self.stale, set()
         inodes = self._volume.main.inodes
         known = {ino for ino in stale if ino in inodes and inodes[ino].nlookup}
         if known:
@@ -149,14 +150,14 @@ class External:
                 "conflict", path, entry.name, "made outside too; the workspace's one stays"
             )
             return
-        self._begin(view)
+        self.begin(view)
         other = self._other_name(view, entry) if is_shared(entry.st) else None
-        follow = other is not None and self._unchanged(view, other)
+        follow = other is not None and unchanged(view, other)
         child = self._importer.import_entry(view, inode, entry, epoch=view.head)
         if child is other:
             if follow:
                 child.ctime = entry.st.st_ctime_ns
-            self._stale.add(child.ino)
+            self.stale.add(child.ino)
         view.add_name(inode, entry.name, child)
         if child.is_dir:
             inode.nlink += 1
@@ -204,16 +205,16 @@ class External:
                 self._report("conflict", path, name, detail)
                 return
             inode.nlink -= 1
-        elif not self._unchanged(view, child, record):
+        elif not unchanged(view, child, record):
             self._report("conflict", path, name, "removed outside; the workspace's version stays")
             return
-        self._begin(view)
+        self.begin(view)
         view.drop_name(inode, name, child)
         if child.is_dir or child.nlink <= 1:
             view.remove_inode(child)
         else:
             child.nlink -= 1
-            self._stale.add(child.ino)
+            self.stale.add(child.ino)
             view.mark(child)
         view.mark(inode)
         self._report("external", path, name, "removed outside, adopted")
@@ -248,10 +249,10 @@ class External:
                 continue
             else:
                 self.gone(record, (directory.ino, name))
-                if not self._unchanged(view, child, record):
+                if not unchanged(view, child, record):
                     whole = False
                     continue
-            self._begin(view)
+            self.begin(view)
             view.drop_name(directory, name, child)
             view.mark(directory)
             if child.is_dir or child.nlink <= 1:
@@ -281,55 +282,6 @@ class External:
                 return
         self.lose(content)
 
-    def _unchanged(
-        self, view: View, child: Inode, record: records.BaseRecord | None = None
-    ) -> bool:
-        """Whether the workspace shows an inode as the base had it: as it was imported or adopted
-        (every change sets ctime), or as it was applied."""
-        if self._as_applied(view, child):
-            return True
-        others = (self._importer.base_entry(*link) for link in self._importer.base_links(child.ino))
-        return any(
-            known is not None
-            and (known.ino, known.ctime) == (child.ino, child.ctime)
-            and not self.written(view, child, known)
-            for known in itertools.chain((record,), others)
-        )
-
-    def _as_applied(self, view: View, child: Inode) -> bool:
-        if child.dirty or child.pending:
-            return False
-        reader = self._volume.reader
-        applied = Snapshot(reader, reader.lineage(self._volume.branch.applied))
-        key = keys.pack_id(child.ino)
-        return applied.newest("inode", key) == view.snapshot.newest("inode", key)
-
-    def _bytes_as_applied(self, view: View, child: Inode) -> bool:
-        if child.blocks or child.inflight:
-            return False
-        reader = self._volume.reader
-        applied = Snapshot(reader, reader.lineage(self._volume.branch.applied))
-        record = applied.inode(child.ino)
-        return (
-            record is not None
-            and (record.content, record.size, record.base_size)
-            == (child.content, child.size, child.base_size)
-            and same_content(applied, view.snapshot, child.ino)
-        )
-
-    def written(self, view: View, child: Inode, record: records.BaseRecord) -> bool:
-        """Whether the workspace changed bytes or size of a file that came from the base."""
-        if not child.is_file or self._bytes_as_applied(view, child):
-            return False
-        if child.content != record.content or child.blocks or child.inflight:
-            return True
-        if child.size != record.size or child.base_size != record.size:
-            return True
-        content, newest = child.content, view.snapshot.newest
-        numbers = [number for number, _ in view.snapshot.extents(content)]
-        versions = (newest("extent", keys.extent_prefix(content, number)) for number in numbers)
-        return any(version and version[0] for version in versions)
-
     def _adopt_change(
         self, view: View, inode: Inode, path: bytes, entry: BaseEntry, record: records.BaseRecord
     ) -> None:
@@ -353,20 +305,20 @@ class External:
             self._adopt_removal(view, inode, path, name, record)
             self._adopt_new(view, inode, path, entry)
             return
-        unchanged = self._unchanged(view, child, record)
+        untouched = unchanged(view, child, record)
         if is_shared(entry.st):
             self._importer.remember_hardlink(entry, child.ino)
         if same:
-            self._adopt_attributes(view, inode, path, entry, record, unchanged=unchanged)
+            self._adopt_attributes(view, inode, path, entry, record, untouched=untouched)
         elif self._adopted_already(child, entry):
             content = child.content if child.is_file else 0
             self._importer.set_base(inode.ino, name, base_record(entry, child.ino, content))
-        elif not self._as_applied(view, child) and self.written(view, child, record):
+        elif not as_applied(view, child) and written(view, child, record):
             self.gone(record, (inode.ino, name))
             self._shadow(inode, entry)
             self._report("conflict", path, name, "changed outside; the workspace's one stays")
         else:
-            self.adopt_file(view, child, inode.ino, entry, attributes=unchanged)
+            self.adopt_file(view, child, inode.ino, entry, attributes=untouched)
             self._report("external", path, name, "changed outside, adopted")
 
     def _adopted_already(self, child: Inode, entry: BaseEntry) -> bool:
@@ -387,7 +339,7 @@ class External:
         entry: BaseEntry,
         record: records.BaseRecord,
         *,
-        unchanged: bool,
+        untouched: bool,
     ) -> None:
         """The content is the same, so its history stays; ctime also changes with a rename or a
         link, of which nothing is to be seen."""
@@ -399,93 +351,25 @@ class External:
             return  # found under another one of its names
         xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
         shown = child.mode, child.uid, child.gid, xattrs
-        if shown == (st.st_mode, st.st_uid, st.st_gid, entry.xattrs) and unchanged:
-            self._begin(view)
+        if shown == (st.st_mode, st.st_uid, st.st_gid, entry.xattrs) and untouched:
+            self.begin(view)
             child.ctime = st.st_ctime_ns
             view.mark(child)
-        elif unchanged:
-            self._begin(view)
-            self._take_attributes(view, child, entry)
+        elif untouched:
+            self.begin(view)
+            self.take_attributes(view, child, entry)
             self._report("external", path, entry.name, "attributes changed outside, adopted")
         elif (st.st_mode, entry.xattrs) != (record.mode, xattrs):
             self._report(
                 "conflict", path, entry.name, "attributes changed outside; the workspace's stay"
             )
 
-    def _adopt_directory(
-        self,
-        view: View,
-        inode: Inode,
-        path: bytes,
-        entry: BaseEntry,
-        record: records.BaseRecord,
-    ) -> None:
-        """Something about a directory changed; what its entries are is its own comparison."""
-        assert inode.entries is not None
-        self._importer.set_base(inode.ino, entry.name, base_record(entry, record.ino, 0))
-        if inode.entries.get(entry.name, 0) >> 4 == record.ino:
-            child = view.inode(record.ino)
-            as_seen = child.ctime == record.ctime
-            self._follow(
-                view, child, entry, path + b"/" + entry.name if path else entry.name, as_seen
-            )
-
-    def _adopt_root(self, view: View, root: Inode) -> None:
-        assert self._volume.base is not None
-        self._follow(view, root, self._volume.base.root(), b"", False)
-
-    def _follow_place(self, view: View, ino: int) -> None:
-        """A directory in which a name was replaced outside: its times follow."""
-        importer, base = self._importer, self._volume.base
-        origin, seen = importer.origin(ino), False
-        if origin is None or base is None:
-            return
-        path = importer.base_path(origin)
-        entry = base.lookup(path) if origin.parent else base.root()
-        if entry is None or not stat.S_ISDIR(entry.st.st_mode):
-            return
-        try:
-            child = view.inode(ino)
-        except PosixError:
-            return
-        if origin.parent:
-            record = importer.base_entry(origin.parent, origin.name)
-            seen = record is not None and record.ctime == child.ctime
-            importer.set_base(origin.parent, origin.name, base_record(entry, ino, 0))
-        self._follow(view, child, entry, path, seen)
-
-    def _follow(
-        self, view: View, child: Inode, entry: BaseEntry, path: bytes, as_seen: bool
-    ) -> None:
-        """Adopt attributes and times of a directory. as_seen: the workspace shows what was adopted
-        before. Else the last apply tells what the workspace changed."""
-        reader, st = self._volume.reader, entry.st
-        applied = Snapshot(reader, reader.lineage(self._volume.branch.applied))
-        old = applied.inode(child.ino)
-        xattrs = child.xattrs if child.xattrs is not None else view.snapshot.xattrs(child.ino)
-        shown = (child.mode, child.uid, child.gid, xattrs)
-        found = (st.st_mode, st.st_uid, st.st_gid, entry.xattrs)
-        was = (old.mode, old.uid, old.gid, applied.xattrs(child.ino)) if old else None
-        if shown != found and (as_seen or shown == was):
-            self._begin(view)
-            self._take_attributes(view, child, entry)
-            self._volume.problem("external", path, "attributes changed outside, adopted")
-        elif shown != found != was:
-            detail = "attributes changed outside; the workspace's stay"
-            self._volume.problem("conflict", path, detail)
-        mtime = storable(st.st_mtime_ns)
-        if child.mtime != mtime and (as_seen or (old is not None and old.mtime == child.mtime)):
-            self._begin(view)
-            child.mtime, child.ctime = mtime, storable(st.st_ctime_ns)
-            self._stale.add(child.ino)
-            view.mark(child)
-
     def adopt_file(
         self, view: View, child: Inode, parent: int, entry: BaseEntry, *, attributes: bool = True
     ) -> None:
         """Give an inode the content that its base file has now, and with `attributes` all else."""
         volume = self._volume
-        self._begin(view)
+        self.begin(view)
         content = child.content
         if child.is_file:
             self.lose(content)
@@ -501,12 +385,12 @@ class External:
         view.discard_blocks(child)
         child.load(new)
         child.xattrs, child.parent = xattrs, above
-        self._stale.add(child.ino)
+        self.stale.add(child.ino)
         view.mark(child)
         if attributes:
-            self._take_attributes(view, child, entry)
+            self.take_attributes(view, child, entry)
 
-    def _take_attributes(self, view: View, child: Inode, entry: BaseEntry) -> None:
+    def take_attributes(self, view: View, child: Inode, entry: BaseEntry) -> None:
         """Give an inode the attributes that its base file has now."""
         st = entry.st
         child.mode, child.uid, child.gid = st.st_mode, st.st_uid, st.st_gid
@@ -518,7 +402,7 @@ class External:
         for name, value in entry.xattrs.items():
             if xattrs.get(name) != value:
                 view.xattrs[(child.ino, name)] = value
-        self._stale.add(child.ino)
+        self.stale.add(child.ino)
         view.mark(child)
 
     def look_at_file(self, view: View, inode: Inode) -> bool:
@@ -545,13 +429,13 @@ class External:
             found is None
             or replaced  # other names may still lead to the old file
             or not stat.S_ISREG(found.st.st_mode)
-            or self.written(view, inode, entry)
+            or written(view, inode, entry)
         ):
             self.gone(entry, (origin.parent, origin.name))
             return False
         self.adopt_file(view, inode, origin.parent, found)
         if found.st.st_ino != entry.st_ino:
-            self._follow_place(view, origin.parent)
+            self._directories.adopt_place(view, origin.parent)
         self._tell()
         volume.problem("external", path, "changed outside while mounted, adopted")
         return True
