@@ -349,6 +349,20 @@ class UnhealthyError(CowfsError):
     hint = "Each line above that begins with `bad` says what to do. Nothing was changed."
 
 
+class ServiceUnavailableError(CowfsError):
+    code = "COWFS_SERVICE_UNAVAILABLE"
+    exit_code = 53
+    message = "systemd cannot be told: {detail}"
+    hint = "`cowfs mount DIR --restart` mounts without it and starts a killed daemon again."
+
+
+class OutputFailedError(CowfsError):
+    code = "COWFS_OUTPUT_FAILED"
+    exit_code = 54
+    message = "the output cannot be written: {detail}"
+    hint = "Free room where it goes, and repeat. The workspace is not affected."
+
+
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

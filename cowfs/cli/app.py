@@ -5,6 +5,7 @@ A command's module is imported when the command is used.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import traceback
@@ -16,7 +17,7 @@ from cowfs.cli import output
 from cowfs.cli.command import HELP, Command, Directory
 from cowfs.cli.context import Context
 from cowfs.client.rpc import RpcError
-from cowfs.errors import CowfsError, UsageError, as_cowfs_error
+from cowfs.errors import CowfsError, OutputFailedError, UsageError, as_cowfs_error
 
 COMMANDS = {
     "mount": ("cmd_mount", "Mount a directory: from then on everything is recorded."),
@@ -34,9 +35,13 @@ COMMANDS = {
     "seal": ("cmd_seal", "Save what only the directory has, so that nothing outside can harm it."),
     "verify": ("cmd_verify", "Check every record and every block of the store."),
     "doctor": ("cmd_doctor", "Look for what is wrong with this machine, the mounts, the stores."),
+    "service": ("cmd_service", "Let systemd mount a workspace at login, and keep it mounted."),
     "completion": ("cmd_completion", "Print the completion script for a shell."),
 }
 """Command to (module, one line about it), in the order of the help."""
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Commands(click.Group):
@@ -143,4 +148,6 @@ def _as_cowfs_error(error: Exception) -> CowfsError:
         path = context.command_path.partition(" ")[2] if context is not None else ""
         message = error.format_message().rstrip(".")
         return UsageError(detail=message[:1].lower() + message[1:], command=path)
+    if isinstance(error, OSError) and error.errno in _NO_ROOM and not error.filename:
+        return OutputFailedError(detail=os.strerror(error.errno or 0))
     return as_cowfs_error(error)

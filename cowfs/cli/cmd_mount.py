@@ -395,6 +395,7 @@ def _last_lines(log: str) -> str:
 
 def _serve(context: Context, plan: Plan, cleaned: bool) -> None:
     """Be the daemon; ends when the workspace is unmounted."""
+    from cowfs.daemon.notifying import notify_ready
     from cowfs.daemon.process import Config, serve
 
     started = time.perf_counter()
@@ -403,6 +404,7 @@ def _serve(context: Context, plan: Plan, cleaned: bool) -> None:
     def tell(answer: dict[str, Any]) -> None:
         if answer["ok"]:
             _announce(context, plan, answer["pid"], time.perf_counter() - started, cleaned)
+            notify_ready()
         else:
             refused.append(answer["error"])
 
