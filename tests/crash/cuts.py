@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash import kills
+from tests.crash import kills, mounts
 from tests.crash.disks import Disk, disk
 from tests.crash.forks import Child
-from tests.crash.kills import at_random
+from tests.crash.kills import Kill, at_random
 from tests.crash.knowledge import CrashError
 
 _LIVES = 8
@@ -70,4 +70,28 @@ def run(
                 raise CrashError(f"seed {seed}, life {number}, {kill}: {error}") from None
             tally.lives += not cut.done
             tally.cuts += cut.done
+    raise CrashError(f"seed {seed}: only {tally.cuts} power cuts in {tally.lives} lives")
+
+
+def run_mounted(cuts: int, seed: int, parent: Path) -> Tally:
+    """The same under a daemon and a mount: calls, then the cut, and the daemon is killed."""
+    rng, tally = random.Random(seed), Tally()
+    with contextlib.ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=parent, prefix="crash-")))
+        on = stack.enter_context(disk(place))
+        chain = mounts.Chain(Path(tempfile.mkdtemp(dir=on.at)), in_place=True)
+        on.unmount()
+        on.mount()
+        for number in range(10 * cuts + 20):
+            if tally.cuts >= cuts:
+                return tally
+            kill = Kill(fact=rng.randrange(8), delay=rng.choice((0.0, 0.001, 0.005)))
+            try:
+                killed = chain.live(rng.randrange(1 << 32), kill, on.cut)
+                if killed:
+                    on.boot()
+            except CrashError as error:
+                raise CrashError(f"seed {seed}, life {number}, {kill}: {error}") from None
+            tally.lives += not killed
+            tally.cuts += killed
     raise CrashError(f"seed {seed}: only {tally.cuts} power cuts in {tally.lives} lives")

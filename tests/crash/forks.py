@@ -50,6 +50,10 @@ class Child:
         self._killed = True
         os.kill(self.pid, signal.SIGKILL)
 
+    def forgive(self) -> None:
+        """It may fail from now on, because of what happens to the things that it uses."""
+        self._killed = True
+
     def wait(self) -> bool:
         """Whether it was killed; False when it ended in order. Raises CrashError if it failed
         before it was killed."""

@@ -30,13 +30,16 @@ class Life(Rig):
     def _healthy(self) -> None:
         if self.volume.problems:
             raise AssertionError(f"the workspace reports {list(self.volume.problems)}")
+        if self.volume.external.adopting:
+            raise AssertionError("something was adopted, and nobody changed the base")
 
     def found(self) -> Found:
         """Everything that it shows."""
         assert self.base_fd is not None
-        branch = self.volume.branch
+        view, branch = self._view(), self.volume.branch
+        self._healthy()
         ids = checkpoint_ids(self.volume.reader)
-        return Found(self._view(), view_of_base(self.base_fd), ids, branch.undo, branch.redo)
+        return Found(view, view_of_base(self.base_fd), ids, branch.undo, branch.redo)
 
     def _view(self) -> View:
         first: dict[int, bytes] = {}

@@ -63,14 +63,15 @@ class Chain:
         self.known = Knowledge([first_state(base_tree(self.base))])
         self.lives = 0
 
-    def live(self, seed: int, kill: Kill) -> bool:
-        """One more life; whether it was killed. Raises CrashError."""
+    def live(self, seed: int, kill: Kill, cut: Callable[[], None] = lambda: None) -> bool:
+        """One more life; whether it was killed. Raises CrashError. `cut` is called just before
+        the daemon is killed by us."""
         self.lives += 1
         os.environ[_DIE_AT] = f"{kill.step}:{kill.passes}" if kill.step else ""
         try:
             with mounted(self.base, self.store, self.at, check=False) as mount:
                 with contextlib.suppress(_GoneError):
-                    self._work(mount, seed, kill)
+                    self._work(mount, seed, kill, cut)
                 code = mount.process.wait(_END_SECONDS)
         except MountRefusedError as error:
             if error.error:
@@ -80,7 +81,7 @@ class Chain:
             raise CrashError(f"the daemon ended with {code}:\n{mount.log()}")
         return code != 0
 
-    def _work(self, mount: Mounted, seed: int, kill: Kill) -> None:
+    def _work(self, mount: Mounted, seed: int, kill: Kill, cut: Callable[[], None]) -> None:
         with _gone_is_an_error():
             state = self._look(mount)
         calls = [*plan(state, seed, _OPERATIONS), ("create", b"last-%d" % seed)]
@@ -91,6 +92,8 @@ class Chain:
             progress.note([word, *values])
             if kill.due(progress):
                 spin(kill.delay)
+                cut()
+                child.forgive()
                 mount.process.kill()
         child.wait()
         self.known = progress.knowledge()

@@ -15,7 +15,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.forks import Child, Report
@@ -39,7 +39,7 @@ class Outcome:
     writes: int = 0
     lost: int = 0
     syncs: int = 0
-    bad: list[str] | None = None
+    bad: list[str] = field(default_factory=list)
 
 
 class Disk:
@@ -96,7 +96,7 @@ def run(
 ) -> Outcome:
     """Record a life and open so many crash states of it. Raises CrashError when the recording
     fails; what is wrong with a state is in the outcome."""
-    outcome = Outcome(bad=[])
+    outcome = Outcome()
     with tempfile.TemporaryDirectory(dir=parent, prefix="crash-") as top:
         place = Path(top)
         make_base(place / "base")
@@ -113,7 +113,6 @@ def run(
                     pass
                 child.wait()
             except CrashError as error:
-                assert outcome.bad is not None
                 outcome.bad.append(f"seed {seed}, state {outcome.states}: {error}")
             shutil.rmtree(store)
             outcome.states += 1
@@ -123,7 +122,7 @@ def run(
 def _calls(place: Path, seed: int, operations: int) -> list[Call]:
     """A life without applies: the base is not on the recorded disk."""
     state = first_state(base_tree(place / "base"))
-    return [call for call in plan(state, seed, operations, rounds=3) if call[0] != "apply"]
+    return plan(state, seed, operations, rounds=3, applies=False)
 
 
 def _record(place: Path, calls: list[Call], seed: int, sabotage: Callable[[], None]) -> list[Entry]:

@@ -23,9 +23,10 @@ class Planner:
         self._rng = random.Random(seed)
         self._fresh = itertools.count(self._rng.randrange(1 << 30))
 
-    def run(self, operations: int, rounds: int) -> list[Call]:
+    def run(self, operations: int, rounds: int, *, applies: bool) -> list[Call]:
         """Every kind of operation on history `rounds` times, others in between."""
-        chosen = [*self._HISTORY * rounds, *self._rng.choices(self._EDITS, k=operations)]
+        history = self._HISTORY + (Planner._apply,) * applies
+        chosen = [*history * rounds, *self._rng.choices(self._EDITS, k=operations)]
         self._rng.shuffle(chosen)
         for operation in chosen:
             operation(self)
@@ -200,11 +201,12 @@ class Planner:
         _restore_paths,
         _undo,
         _redo,
-        _apply,
     )
 
 
-def plan(state: State, seed: int, operations: int, rounds: int = 1) -> list[Call]:
+def plan(
+    state: State, seed: int, operations: int, rounds: int = 1, *, applies: bool = True
+) -> list[Call]:
     """The calls of one life, the same for the same state and seed: each operation on history
     `rounds` times, and so many others."""
-    return Planner(state, seed).run(operations, rounds)
+    return Planner(state, seed).run(operations, rounds, applies=applies)
