@@ -22,8 +22,10 @@ from typing import Any, Protocol
 
 import pyfuse3
 
+from cowfs.errors import DamagedRecordError
 from cowfs.mount import replies
 from cowfs.mount.upkeep import GHOSTS_INO, GHOSTS_NAME, Upkeep, are_times_of_kernel
+from cowfs.store.env import LmdbError
 from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, data, namespace
@@ -61,20 +63,16 @@ class Waiter(Protocol):
 def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """Make a request handler of a plain method.
 
-    A PosixError becomes the request's errno. Anything else is a defect: it is logged and answered
-    with EIO, since an exception that reached pyfuse3 would take the whole mount down.
+    A PosixError becomes the request's errno. A damaged record is EIO, and `status` tells of it.
+    Anything else is a defect: it is logged and answered with EIO, since an exception that reached
+    pyfuse3 would take the whole mount down.
     """
 
     async def wrapper(self: Operations, *args: Any) -> Any:
         try:
             return fn(self, *args)
-        except PosixError as error:
-            raise pyfuse3.FUSEError(error.errno) from None
-        except pyfuse3.FUSEError:
-            raise
-        except Exception:
-            log.exception("%s failed", fn.__name__)
-            raise pyfuse3.FUSEError(errno.EIO) from None
+        except Exception as error:
+            raise self.failure(fn.__name__, error) from None
 
     wrapper.__name__ = fn.__name__
     wrapper.__doc__ = fn.__doc__
@@ -352,6 +350,20 @@ class Operations:
         self._volume.require_room()
         attributes.set_xattr(self._view, self._view.inode(ino), name, value)
 
+    def failure(self, request: str, error: Exception) -> pyfuse3.FUSEError:
+        """What a request that failed is answered with: without an answer its caller hangs."""
+        if isinstance(error, pyfuse3.FUSEError):
+            return error
+        if isinstance(error, PosixError):
+            return pyfuse3.FUSEError(error.errno)
+        if isinstance(error, DamagedRecordError):
+            self._volume.problem("damaged", b"", str(error))
+        elif isinstance(error, LmdbError):
+            self._volume.met_damaged_page(error)
+        else:
+            log.error("%s failed", request, exc_info=error)
+        return pyfuse3.FUSEError(errno.EIO)
+
     async def getxattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
         """Asked for security.capability before every first write of a file: keep it short."""
         inode = self._view.inodes.get(ino)
@@ -360,8 +372,8 @@ class Operations:
         else:
             try:
                 value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
-            except PosixError as error:
-                raise pyfuse3.FUSEError(error.errno) from None
+            except Exception as error:
+                raise self.failure("getxattr", error) from None
         if not name.startswith(_XATTR_CLASSES):
             raise pyfuse3.FUSEError(errno.ENOTSUP)
         if value is None:
@@ -451,11 +463,8 @@ class Operations:
                 group = volume.quiesce()
                 if group is not None and volume.uncommitted_bytes >= _LIMIT_BYTES:
                     await self._waiter.committed(group)
-        except PosixError as error:
-            raise pyfuse3.FUSEError(error.errno) from None
-        except Exception:
-            log.exception("write failed")
-            raise pyfuse3.FUSEError(errno.EIO) from None
+        except Exception as error:
+            raise self.failure("write", error) from None
         return written
 
     @handler
@@ -530,7 +539,13 @@ class Operations:
                 continue  # it went since the directory was opened
             child = inodes.get(packed >> 4)
             if child is None:
-                child = view.inode(packed >> 4)
+                try:
+                    child = view.inode(packed >> 4)
+                except PosixError:
+                    bare = replies.unreadable(packed >> 4, packed & 15)
+                    if not reply(token, name, bare, at + 1):
+                        return
+                    continue
             if not reply(token, name, child.attr or replies.attributes(child), at + 1):
                 return
             child.nlookup += 1

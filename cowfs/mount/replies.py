@@ -66,6 +66,15 @@ def directory(node: int) -> pyfuse3.EntryAttributes:
     return entry
 
 
+def unreadable(ino: int, kind: int) -> pyfuse3.EntryAttributes:
+    """A name whose inode is damaged: it is listed, but who looks at it asks, and gets an error."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = ino
+    entry.st_mode = kind << 12
+    entry.entry_timeout = entry.attr_timeout = 0
+    return entry
+
+
 def dot(ino: int) -> pyfuse3.EntryAttributes:
     """Attributes of `.` and `..`, of which the kernel takes no reference."""
     entry = pyfuse3.EntryAttributes()

@@ -8,7 +8,7 @@ Threading: a snapshot belongs to the thread that made it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
@@ -150,10 +150,22 @@ class Snapshot:
                 if value:
                     yield key, value
 
-    def entries(self, parent: int) -> Iterator[tuple[bytes, int, int]]:
-        """(name, ino, kind) of a directory, sorted by name."""
+    def entries(
+        self, parent: int, damaged: Callable[[bytes, str], None] | None = None
+    ) -> Iterator[tuple[bytes, int, int]]:
+        """(name, ino, kind) of a directory, sorted by name.
+
+        damaged: told of entries that do not decode, with the reason; they are left out then.
+        Without it they raise DamagedRecordError.
+        """
         for key, value in self._versions("dirent", keys.pack_id(parent)):
-            ino, kind = records.unpack_dirent(value)
+            try:
+                ino, kind = records.unpack_dirent(value)
+            except DamagedRecordError as error:
+                if damaged is None:
+                    raise
+                damaged(key[8:-9], str(error))
+                continue
             yield key[8:-9], ino, kind
 
     def links(self, ino: int) -> list[tuple[int, bytes]]:

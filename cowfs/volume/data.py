@@ -64,7 +64,7 @@ def _block(view: View, inode: Inode, number: int) -> Buffer | None:
         return _base_block(view, inode.content, inode.base_size, number)
     if not digest:
         return None
-    data = view.volume.read_block(digest)
+    data = view.volume.read_block(digest, inode.ino)
     return data if limit >= len(data) else data[:limit]
 
 

@@ -314,7 +314,7 @@ class _Editor:
         for number in self._blocks_of(record):
             digest, counts = self.then.block_source(record.content, number, limit)
             if digest and counts < 65536:
-                piece = view.volume.read_block(digest)[:counts]
+                piece = view.volume.read_block(digest, ino)[:counts]
                 inode.blocks[number] = piece
             elif digest:
                 key = keys.extent_key(inode.content, number, view.head)

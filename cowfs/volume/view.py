@@ -9,8 +9,10 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
@@ -83,7 +85,11 @@ class View:
         return inode if inode is not None else self._load(ino)
 
     def _load(self, ino: int) -> Inode:
-        record = self.snapshot.inode(ino)
+        try:
+            record = self.snapshot.inode(ino)
+        except DamagedRecordError as error:
+            self.volume.damaged(ino, str(error))
+            raise PosixError(errno.EIO) from None
         if record is None or ino in self.gone:
             raise PosixError(errno.ESTALE)
         inode = self.inodes[ino] = Inode(ino, record)
@@ -106,10 +112,18 @@ class View:
             inode.entries = {}
             return
         if not self.volume.importer.list_directory(self, inode):
-            inode.entries = {
-                name: ino << 4 | kind for name, ino, kind in self.snapshot.entries(inode.ino)
-            }
+            found = self.snapshot.entries(inode.ino, self._damaged_entry(inode.ino))
+            inode.entries = {name: ino << 4 | kind for name, ino, kind in found}
             self.volume.external.check_directory(self, inode)
+
+    def _damaged_entry(self, directory: int) -> Callable[[bytes, str], None]:
+        """What is told of names that cannot be read: the others are shown all the same."""
+
+        def report(name: bytes, detail: str) -> None:
+            above = self.snapshot.directory_path(directory)
+            self.volume.problem("damaged", above + b"/" + name if above else name, detail)
+
+        return report
 
     def parent_of(self, directory: Inode) -> int:
         """Inode number of `..`."""

@@ -114,13 +114,32 @@ class Volume:
     def problem(self, kind: str, path: bytes, detail: str) -> None:
         """Record something that `status` must show (contract 7)."""
         text = path.decode("utf-8", "surrogateescape")
-        log.warning("%s: %r: %s", kind, text, detail)
-        self.problems.append({"kind": kind, "path": text, "detail": detail})
+        row = {"kind": kind, "path": text, "detail": detail}
+        if row not in self.problems:
+            log.warning("%s: %r: %s", kind, text, detail)
+            self.problems.append(row)
+
+    def damaged(self, ino: int, detail: str) -> None:
+        """Report damage to what belongs to an inode, by its names as far as they are known."""
+        try:
+            names = self.main.snapshot.names_of(ino)
+        except DamagedRecordError:
+            names = []
+        for name in names or [b""]:
+            self.problem("damaged", name, detail)
 
     # -- reading the store --------------------------------------------------------------------
 
-    def read_block(self, digest: bytes) -> bytes:
-        """A stored block, verified. Raises PosixError(EIO) when it is damaged (contract 5)."""
+    def met_damaged_page(self, error: Exception) -> None:
+        """LMDB ends a transaction that meets a damaged page: go on with another one."""
+        self.problem("damaged", b"", f"a page of the store: {error}")
+        self.reader.close()
+        self.reader = Reader(self.store)
+        self.main.refresh()
+
+    def read_block(self, digest: bytes, ino: int) -> bytes:
+        """A stored block, verified; of the file `ino`, for the report of a damaged one. Raises
+        PosixError(EIO) then (contract 5)."""
         data = self._blocks.get(digest)
         if data is not None:
             self._blocks.move_to_end(digest)
@@ -128,7 +147,7 @@ class Volume:
         try:
             data = read_block(self.reader, digest)
         except DamagedRecordError as error:
-            self.problem("damaged", b"", str(error))
+            self.damaged(ino, str(error))
             raise PosixError(errno.EIO) from None
         self._blocks[digest] = data
         if len(self._blocks) > _CACHED_BLOCKS:
