@@ -148,11 +148,38 @@ def base_of(store: str) -> str | None:
     return base if isinstance(base, str) else None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger (state T or t in proc_pid_stat(5))."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in (b"T", b"t")
+    except OSError:
+        return False
+
+
+def _daemon_is_stopped(store: str) -> bool:
+    try:
+        with open(os.path.join(store, "daemon.pid"), encoding="ascii") as file:
+            return is_stopped(int(file.read()))
+    except (OSError, ValueError):
+        return False
+
+
 def find_live(directory: str) -> tuple[str, str] | None:
-    """(mountpoint, store) of the innermost live mount that holds a directory."""
-    path = os.path.realpath(directory)
+    """(mountpoint, store) of the innermost live mount that holds a directory.
+
+    Nothing below a mount is looked at whose daemon is stopped: that would wait for it.
+    """
+    live = mounts()
+    best = _innermost(os.path.normpath(directory), live)
+    if best is not None and _daemon_is_stopped(best[1]):
+        return best
+    return _innermost(os.path.realpath(directory), live)
+
+
+def _innermost(path: str, live: list[tuple[str, str]]) -> tuple[str, str] | None:
     best: tuple[str, str] | None = None
-    for mountpoint, store in mounts():
+    for mountpoint, store in live:
         if is_below(path, mountpoint) and (best is None or len(mountpoint) >= len(best[0])):
             best = (mountpoint, store)
     return best

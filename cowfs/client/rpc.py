@@ -8,9 +8,14 @@ Threading: a `Client` belongs to one thread.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import select
 import socket
+import sys
+
+from cowfs.client.places import is_stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SOCKET_NAME = "control.sock"
+_LOOK_SECONDS = 3.0
+"""After so long without an answer the daemon is looked at."""
 
 
 class RpcError(Exception):
@@ -31,9 +38,9 @@ class RpcError(Exception):
 class ConnectionFailedError(Exception):
     """Nobody listens, or the connection broke. `errno` is 0 when the reason is no system error."""
 
-    def __init__(self, message: str, errno: int = 0) -> None:
+    def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
-        self.errno = errno
+        self.errno = code
 
 
 def _connect(connection: socket.socket, store: str) -> None:
@@ -57,6 +64,7 @@ class Client:
         except OSError as error:
             self._socket.close()
             raise ConnectionFailedError(error.strerror or str(error), error.errno or 0) from None
+        self._timeout = timeout
         self._buffer = b""
         self._fds: list[int] = []
         self._id = 0
@@ -74,7 +82,10 @@ class Client:
         self._id += 1
         request = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params or {}}
         try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            try:
+                self._socket.sendall(json.dumps(request).encode() + b"\n")
+            except BrokenPipeError:
+                pass  # it may have said why
             while True:
                 message = json.loads(self._line())
                 if "id" in message:
@@ -95,6 +106,7 @@ class Client:
 
     def _line(self) -> bytes:
         while b"\n" not in self._buffer:
+            self._wait()
             data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)
             self._fds += fds
             if not data:
@@ -102,6 +114,26 @@ class Client:
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+    def _wait(self) -> None:
+        """Until there is something to read; not for a daemon that was stopped (SIGSTOP), which
+        would not even notice that nobody waits any more."""
+        waited = 0.0
+        while not select.select([self._socket], [], [], _LOOK_SECONDS)[0]:
+            waited += _LOOK_SECONDS
+            pid = self._pid()
+            if is_stopped(pid):
+                raise ConnectionFailedError(
+                    f"its process {pid} is stopped; `kill -CONT {pid}` lets it go on, "
+                    f"`kill -KILL {pid}` ends it"
+                )
+            if self._timeout is not None and waited >= self._timeout:
+                raise ConnectionFailedError(f"no answer in {waited:.0f} s", errno.ETIMEDOUT)
+
+    def _pid(self) -> int:
+        """Of the process that listens (SO_PEERCRED, unix(7))."""
+        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        return int.from_bytes(raw[:4], sys.byteorder)
 
     def close(self) -> None:
         """Close the connection and descriptors that nobody took."""

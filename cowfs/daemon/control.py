@@ -89,7 +89,8 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop listening; connections end with the process."""
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # its disk may be gone
+            self._path.unlink()
         self._socket.close()
 
     def wait_idle(self, timeout: float) -> None:
@@ -104,25 +105,32 @@ class ControlServer:
             except OSError as error:
                 if error.errno not in _OUT_OF_DESCRIPTORS:
                     return  # closed
-                self._refuse_one(error)
-                continue
+                found = self._accept_by_spare(error)
+                if found is None:
+                    continue
+                connection = found
             thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
                 _refuse(connection, error)
 
-    def _refuse_one(self, error: OSError) -> None:
-        """Answer whoever waits first by means of a descriptor that is kept for this."""
+    def _accept_by_spare(self, error: OSError) -> socket.socket | None:
+        """Wait for a connection by means of a descriptor that is kept for this, and refuse it, if
+        there is still no other one by then."""
         if self._spare >= 0:
             os.close(self._spare)
         try:
             connection, _ = self._socket.accept()
         except OSError:
-            time.sleep(_PAUSE_SECONDS)  # another thread was quicker
-        else:
-            _refuse(connection, error)
+            time.sleep(_PAUSE_SECONDS)  # another thread was quicker, or it is the end
+            connection = None
         self._spare = _spare_descriptor()
+        if connection is not None and self._spare < 0:
+            _refuse(connection, error)
+            self._spare = _spare_descriptor()
+            return None
+        return connection
 
     def _serve(self, connection: socket.socket) -> None:
         lock = threading.Lock()
@@ -137,7 +145,7 @@ class ControlServer:
 
         try:
             author = peer(connection)
-            with connection.makefile("rb") as lines:
+            with connection, connection.makefile("rb") as lines:
                 while line := lines.readline(_MAX_LINE):
                     with self._idle:
                         self._answering += 1

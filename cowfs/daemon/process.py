@@ -15,6 +15,7 @@ import json
 import logging
 import logging.handlers
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -395,11 +396,20 @@ def set_up_logging(store: Path, *, foreground: bool) -> None:
         encoding="utf-8",
         errors="backslashreplace",
     )
+    # The log's disk may be full or gone: that is no reason for more messages.
+    logging.raiseExceptions = False
     form = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
     handlers: list[logging.Handler] = [handler]
     if foreground:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
+
+
+def _raise_descriptor_limit() -> None:
+    """The soft limit is for programs that use select(2); a busy daemon can need more."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground: bool) -> int:
@@ -412,6 +422,7 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
     # Blocked in all threads, and waited for by one: Python would run a handler in the main thread,
     # which does not notice a signal that comes just before it begins to wait for the end.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    _raise_descriptor_limit()
     try:
         store.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(store, 0o700)

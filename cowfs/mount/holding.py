@@ -71,16 +71,24 @@ class Holder:
             try:
                 return fn()
             finally:
-                loop.end_hold()
-                loop.end_parking()
+                let_go()
+
+        def let_go() -> None:
+            loop.end_hold()
+            loop.end_parking()
 
         with self._ghosts.alone() as hidden:
             # Only now: a parked creation keeps its directory locked, perhaps the one above.
             writers = loop.call(lambda: loop.begin_hold(None))
-            threads = [self._start(self._flush, hidden, ino) for ino in writers]
-            self._wait(threads)
+            threads: list[threading.Thread] = []
             try:
+                for ino in writers:
+                    threads.append(self._start(self._flush, hidden, ino))
+                self._wait(threads)
                 return loop.call(finish)
+            except BaseException:
+                loop.call(let_go)  # no thread could be started, perhaps
+                raise
             finally:
                 for thread in threads:
                     thread.join()
@@ -112,12 +120,11 @@ class Holder:
 
         with self._ghosts.alone() as hidden:
             same = loop.call(begin)
-            threads = [
-                self._start(self._flush if stays else self._resize, hidden, ino)
-                for ino, stays in same.items()
-            ]
-            self._wait(threads)
+            threads: list[threading.Thread] = []
             try:
+                for ino, stays in same.items():
+                    threads.append(self._start(self._flush if stays else self._resize, hidden, ino))
+                self._wait(threads)
                 swapped, settled = loop.call(swap)
                 _drop_pages(upkeep.dropping)
             finally:

@@ -109,19 +109,29 @@ class Store:
         self.path = path
         self.env = env
         self.writable = writable
-        self.tables: dict[str, object] = {}
-        for name in TABLES:
-            try:
-                self.tables[name] = self._table(name)
-            except StoreDamagedError:
-                if not damaged:
-                    raise
         self.quota = 0
         self.reserve = Reserve(path)
-        self._main: object = env.open_db(None)
         # A name may come to mean something else: the disk may be unmounted lazily.
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._owner: int | None = None
+        try:
+            if writable:
+                _lock_directory(path, self._directory)
+            self._main: object = env.open_db(None)
+            self.tables = self._all_tables(damaged)
+        except BaseException:
+            os.close(self._directory)
+            raise
+
+    def _all_tables(self, damaged: bool) -> dict[str, object]:
+        tables: dict[str, object] = {}
+        for name in TABLES:
+            try:
+                tables[name] = self._table(name)
+            except StoreDamagedError:
+                if not damaged:
+                    raise
+        return tables
 
     def _table(self, name: str) -> object:
         try:
@@ -227,9 +237,26 @@ def lock_owner(path: Path) -> int:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise
         raise StoreLockedError(path=str(path), pid=holder) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    with contextlib.suppress(OSError):  # a full disk: the lock counts, the pid is for messages
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
     return fd
+
+
+def _lock_directory(path: Path, directory: int) -> None:
+    """The lock on `owner` once more, on something that cannot be removed while a store is open.
+
+    Raises StoreLockedError. Where directories cannot be locked (NFS) there is only the first lock.
+    """
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = "unknown"
+        with contextlib.suppress(OSError):
+            pid = (path / "daemon.pid").read_text(encoding="ascii", errors="replace").strip()
+        raise StoreLockedError(path=str(path), pid=pid) from None
+    except OSError:
+        pass
 
 
 def owner_pid(path: Path) -> int | None:
@@ -311,6 +338,8 @@ def open_store(path: Path, *, writable: bool, damaged: bool = False) -> Store:
     """
     if not store_exists(path):
         raise StoreMissingError(path=str(path))
+    if not writable:
+        _see_that_readers_are_seen(path)
     owner = lock_owner(path) if writable else None
     env: lmdb.Environment | None = None
     try:
@@ -331,6 +360,17 @@ def open_store(path: Path, *, writable: bool, damaged: bool = False) -> Store:
     if writable:
         env.reader_check()
     return store
+
+
+def _see_that_readers_are_seen(path: Path) -> None:
+    """A reader would make a missing `lock.mdb` anew, of which a process that has the store open
+    does not know: it would write over what the reader reads. Raises StoreDamagedError."""
+    if (path / "lock.mdb").exists():
+        return
+    pid = owner_pid(path)
+    if pid is not None:
+        detail = f"its lock.mdb was removed while process {pid} has it open; end that one first"
+        raise StoreDamagedError(path=str(path), detail=detail)
 
 
 def _check_format(path: Path, env: lmdb.Environment) -> None:
