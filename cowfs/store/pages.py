@@ -313,14 +313,20 @@ class PageCheck:
                 self._tables.append((key.decode("ascii", "replace"), _table(self._data, place)))
 
     def _overflow(self, name: str, page: int, size: int) -> tuple[int, str]:
-        """(place of a long value, what is wrong with it)."""
-        count = (_HEADER_SIZE - 1 + size) // self._page_size + 1
-        if fault := self._claim(name, page, count):
+        """(place of a long value, what is wrong with it).
+
+        A value that replaced a longer one in the same transaction has more pages than it needs.
+        """
+        needed = (_HEADER_SIZE - 1 + size) // self._page_size + 1
+        if fault := self._claim(name, page):
             return 0, fault
         base = page * self._page_size
         number, _, flags, low, high = _HEADER.unpack_from(self._data, base)
-        if number != page or flags & 0xF != _OVERFLOW or low | high << 16 != count:
+        count = low | high << 16
+        if number != page or flags & 0xF != _OVERFLOW or count < needed:
             return 0, f"page {page} is not its overflow page"
+        if count > 1 and (fault := self._claim(name, page + 1, count - 1)):
+            return 0, fault
         self._counts[2] += count
         return base + _HEADER_SIZE, ""
 

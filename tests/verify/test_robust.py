@@ -13,7 +13,7 @@ DAMAGES = 40
 PER_STORE = 6
 
 
-def _damage(hands: Hands, chance: random.Random) -> None:
+def damage(hands: Hands, chance: random.Random) -> None:
     """Drop, change, cut off or add one record of any table."""
     table = chance.choice([name for name in TABLES if hands.rows(name)])
     key, value = chance.choice(hands.rows(table))
@@ -41,7 +41,7 @@ def test_any_damage_ends_in_a_report(sample: Sample, seed: int) -> None:
     chance = random.Random(seed)
     with sample.open() as hands:
         for _ in range(chance.randrange(1, PER_STORE)):
-            _damage(hands, chance)
+            damage(hands, chance)
     report = sample.verify()
     assert report.skipped == []
     for problem in report.problems:

@@ -165,6 +165,15 @@ def test_a_free_page_that_is_in_use(sample: Sample) -> None:
     assert detail == "it is in use, but also free"
 
 
+def test_a_long_value_that_became_shorter_in_one_transaction(sample: Sample) -> None:
+    """LMDB leaves it the pages that it had."""
+    with sample.open() as hands:
+        for size in (60_000, 5_000, 10):
+            hands.put("meta", b"a program's own", bytes(size))
+    report = sample.verify()
+    assert report.problems == []
+
+
 def test_a_file_without_meta_pages(tmp_path: Path) -> None:
     path = tmp_path / "data.mdb"
     path.write_bytes(bytes(2 * PAGE))

@@ -104,7 +104,7 @@ def _repair(store: Store, txn: Transaction, base: Base | None, progress: Progres
         before = _turn(reader, base, progress, None)
         report = before
         for _ in range(_ROUNDS):
-            if not report.problems:
+            if not any(_badness(report)):
                 break
             count = len(actions)
             _turn(reader, base, progress, (txn, actions))
@@ -116,9 +116,14 @@ def _repair(store: Store, txn: Transaction, base: Base | None, progress: Progres
     if report.count > before.count:
         detail = f"{before.count} problems would become {report.count}"
         raise RepairRefusedError(path=str(store.path), detail=detail)
-    if report.count == before.count and before.count:
+    if _badness(report) >= _badness(before):
         return Repaired([], before, before)  # all that was tried gained nothing
     return Repaired(actions, before, report)
+
+
+def _badness(report: Report) -> tuple[int, int]:
+    """How bad a store is: problems first, then what is known to be lost."""
+    return report.count, sum(note.check == "block-lost" for note in report.notes)
 
 
 def _turn(

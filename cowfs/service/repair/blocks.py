@@ -39,7 +39,9 @@ class Unreadable:
         bench = self._bench
         self._tidy_marks()
         for digest in list(self._wanted):
-            for value in (bench.get("block", digest), bench.get("meta", _mark(digest))):
+            # As stored: what is found already may stand in the place of what is still looked for.
+            stored = bench.reader.get("block", digest), bench.reader.get("meta", _mark(digest))
+            for value in stored:
                 for data in _readings(bench, value) if value else ():
                     self._offer(data, "in its own record or that of another block")
         if self._wanted and bench.scan.base is not None:
@@ -54,6 +56,8 @@ class Unreadable:
         writing the same bytes again brings them back."""
         bench = self._bench
         for digest, bad in self._bad.items():
+            if bad.check == "block-lost":
+                continue
             value = bench.get("block", digest)
             if value is not None:
                 bench.delete("block", digest)

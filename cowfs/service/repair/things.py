@@ -141,9 +141,13 @@ def _bases(bench: Bench) -> None:
         parent, name = keys.unpack_id(key), key[8:]
         start = Snapshot(bench.reader, Lineage(((0, 0),)))
         try:
-            kind, found = records.unpack_base(value).kind, start.lookup(parent, name)
+            kind = records.unpack_base(value).kind
         except DamagedRecordError:
-            kind, found = 0, start.lookup(parent, name)
+            kind = 0
+        try:
+            found = start.lookup(parent, name)
+        except DamagedRecordError:
+            continue
         if found is None or found[1] == kind:
             continue
         entry, inode = _lookup(bench, parent, name), start.inode(found[0])
