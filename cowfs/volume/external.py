@@ -151,7 +151,7 @@ class External:
             )
             return
         self.begin(view)
-        other = self._other_name(view, entry) if is_shared(entry.st) else None
+        other = self.other_name(view, entry) if is_shared(entry.st) else None
         follow = other is not None and unchanged(view, other)
         child = self._importer.import_entry(view, inode, entry, epoch=view.head)
         if child is other:
@@ -164,7 +164,7 @@ class External:
         view.mark(inode)
         self._report("external", path, entry.name, "made outside, adopted")
 
-    def _other_name(self, view: View, entry: BaseEntry) -> Inode | None:
+    def other_name(self, view: View, entry: BaseEntry) -> Inode | None:
         """The inode of which a new name of the base is another link. Files that had one name when
         they were imported are not in the table `hardlink`: they are looked for once in each life.
         """

@@ -230,11 +230,17 @@ class Importer:
     def take_listing(
         self, view: View, inode: Inode, origin: records.OriginRecord, listing: list[BaseEntry]
     ) -> None:
-        """Make the entries of a first listing records of epoch 0."""
+        """Make the entries of a first listing records of epoch 0, which all epochs see that have
+        the directory; those of one that the open epoch adopted belong to that."""
         inode.entries = {}
         subdirectories = 0
+        epoch = view.head if inode.ino in view.created else 0
         for entry in listing:
-            child = self.import_entry(view, inode, entry, epoch=0)
+            if epoch and is_shared(entry.st):
+                self._volume.external.other_name(view, entry)
+            child = self.import_entry(view, inode, entry, epoch=epoch)
+            if epoch:
+                view.add_name(inode, entry.name, child)
             inode.entries[entry.name] = child.ino << 4 | child.kind
             subdirectories += child.is_dir
         if inode.nlink != 2 + subdirectories:

@@ -23,6 +23,7 @@ from cowfs.volume.base import STAGING
 from tests.support.listing import difference, listing
 from tests.support.steps import Worker
 from tests.support.volumes import AUTHOR, START, Facts, Rig
+from tests.volume.test_external import change_outside, readable
 from tests.volume.test_history import change_everything, fill_base, ruin
 
 B = BLOCK_SIZE
@@ -493,3 +494,25 @@ def test_stopped_at_every_call(
         assert rig.tree() == start, stop_at
         stop_at += 1
         rig.finish(check=stop_at % 10 == 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_changes_on_both_sides(open_rig: OpenRig, base: Path, seed: int) -> None:
+    """After each apply the directory shows the workspace, attributes and times included; but where
+    content is lost, or something was kept aside, which is said."""
+    fill_base(base)
+    rig = open_rig()
+    rig.tree()
+    worker, rng = Worker(rig, seed), random.Random(seed)
+    for _ in range(4):
+        for _ in range(rng.randrange(6)):
+            worker.step()
+        rig.close()
+        for _ in range(rng.randrange(1, 4)):
+            change_outside(base, rng)
+        rig.start()
+        rig.paths()
+        plain(rig)
+        if run(rig).problems or None in readable(rig).values():
+            return
+        check(rig)

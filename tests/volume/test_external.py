@@ -882,3 +882,101 @@ def test_a_link_removed_outside_of_a_file_that_was_applied(
     assert ("external", "z/g") in rig.problems()
     assert "conflict" not in {kind for kind, _ in rig.problems()}
     steady(rig)
+
+
+# -- applied --------------------------------------------------------------------------------------
+
+
+def applied(rig: Rig) -> list[str]:
+    """Apply; the paths of the problems."""
+    return [row["path"] for row in apply(rig.engine, AUTHOR, lambda **_: None).problems]
+
+
+def test_a_moved_directory_that_was_removed_outside(open_rig: OpenRig, base: Path) -> None:
+    """The workspace has it under another name: apply makes all of it anew."""
+    (base / "d" / "e").mkdir(parents=True)
+    (base / "d" / "e" / "f").write_text("content")
+    rig = open_rig()
+    rig.tree()
+    seal(rig, b"d/e/f")
+    rig.rename(b"d", b"moved")
+    next_life(rig)
+    shutil.rmtree(base / "d")
+    rig.start()
+    assert rig.read(b"moved/e/f") == b"content"
+    assert applied(rig) == []
+    assert (base / "moved" / "e" / "f").read_text() == "content"
+    steady(rig)
+
+
+def test_a_directory_that_was_replaced_by_a_file(open_rig: OpenRig, base: Path) -> None:
+    """What the workspace made in it needs the directory; the file is kept aside."""
+    (base / "d").mkdir()
+    rig = open_rig()
+    rig.tree()
+    rig.create(b"d/mine", b"mine")
+    next_life(rig)
+    (base / "d").rmdir()
+    (base / "d").write_text("a file now")
+    rig.start()
+    assert rig.ls(b"d") == [b"mine"]
+    assert applied(rig) == ["d"]
+    assert (base / "d" / "mine").read_text() == "mine"
+    assert (base / "d.outside-1").read_text() == "a file now"
+
+
+def test_one_of_two_names_replaced_while_the_other_moved(open_rig: OpenRig, base: Path) -> None:
+    (base / "a").write_text("content")
+    os.link(base / "a", base / "b")
+    rig = open_rig()
+    rig.tree()
+    seal(rig, b"a")
+    rig.rename(b"b", b"c")
+    next_life(rig)
+    (base / "tmp").write_text("other")
+    os.replace(base / "tmp", base / "a")
+    rig.start()
+    assert rig.ls() == [b"a", b"c"]
+    assert applied(rig) == ["a"]
+    assert (base / "a").read_text() == "content"
+    assert (base / "a").samefile(base / "c")
+    assert (base / "a.outside-1").read_text() == "other"
+
+
+def test_made_outside_and_removed_at_once(open_rig: OpenRig, base: Path) -> None:
+    """A directory that is adopted and removed in one epoch leaves nothing behind."""
+    rig = open_rig()
+    rig.tree()
+    next_life(rig)
+    (base / "d").mkdir()
+    (base / "d" / "f").write_text("x")
+    rig.start()
+    assert rig.ls(b"d") == [b"f"]
+    rig.volume.sync()
+    rig.crash()  # else their epoch would be sealed
+    shutil.rmtree(base / "d")
+    rig.start()
+    assert rig.ls() == []
+    rig.checkpoint()
+    records = all_checkpoints(rig.volume.reader)
+    assert {record.counts for record in records} == {Counts(0, 0, 0)}
+
+
+def test_a_directory_with_another_name_of_a_file(open_rig: OpenRig, base: Path) -> None:
+    """Made outside, both; also when an apply has written the file anew."""
+    (base / "f").write_text("old")
+    rig = open_rig()
+    rig.tree()
+    rig.save(b"f", b"written here")
+    assert applied(rig) == []
+    next_life(rig)
+    (base / "d" / "e").mkdir(parents=True)
+    os.link(base / "f", base / "d" / "e" / "g")
+    rig.start()
+    rig.tree()
+    assert rig.at(b"d/e/g").ino == rig.at(b"f").ino
+    assert rig.at(b"f").nlink == 2
+    assert rig.read(b"d/e/g") == b"written here"
+    steady(rig)
+    rig.restore(START)
+    assert (rig.ls(), rig.at(b"f").nlink) == ([b"f"], 1)

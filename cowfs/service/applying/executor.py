@@ -231,32 +231,67 @@ class Executor:
                 self._place_staged(fd, last, name, ino)
             elif stat.S_ISDIR(record.mode):
                 os.mkdir(last, 0o700, dir_fd=fd)
+                if ino not in self._plan.created:
+                    self._refill(ino)
             elif self._make(path, ino, record):
                 reached("apply.made")
                 os.rename(_new_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
         reached("apply.placed")
 
+    def _refill(self, directory: int) -> None:
+        """A directory that should have moved was removed outside: all in it is to be made anew."""
+        waiting = [directory]
+        while waiting:
+            ino = waiting.pop()
+            self._plan.touched.add(ino)
+            waiting += [child for _, child, _ in self._after.entries(ino)]
+
     def _make_parents(self, ino: int) -> None:
-        """Make a directory that was removed outside, while the workspace kept what is in it."""
+        """Make a directory that was removed or replaced outside, while the workspace kept what is
+        in it."""
         path = self._after.directory_path(ino)
-        if not path or self._lstat(path) is not None:
+        if not path:
             return
         above = self._after.links(ino)[0][0]
         self._make_parents(above)
+        st = self._lstat(path)
+        if st is not None:
+            if stat.S_ISDIR(st.st_mode):
+                return
+            self._move_aside(path)
         with self._changing(path) as (fd, last):
             os.mkdir(last, 0o700, dir_fd=fd)
         self._plan.touched.add(ino)
         self._plan.directories.add(above)
 
     def _bring_back(self) -> None:
-        """Names that are neither new nor old, but were removed outside: the workspace kept them."""
-        for ino in sorted(self._plan.touched):
-            for path, name in self._places(ino):
-                if self._lstat(path) is None:
-                    self._step(path)
-                    with self._lost_is_a_problem(path):
-                        self._put_in_place(path, name, ino)
-                    self._plan.directories.add(name[0])
+        """Names that are neither new nor old, but were removed or replaced outside: the workspace
+        kept them."""
+        done: set[int] = set()
+        while waiting := self._plan.touched - done:
+            done |= waiting
+            for ino in sorted(waiting):
+                self._bring_back_one(ino)
+
+    def _bring_back_one(self, ino: int) -> None:
+        for path, name in self._places(ino):
+            known = self._known(name)
+            # Those with other content were replaced already.
+            shadowed = known is not None and not known.ino and ino not in self._plan.rewritten
+            if self._lstat(path) is None or shadowed:
+                self._step(path)
+                with self._lost_is_a_problem(path):
+                    if shadowed:
+                        self._must_have(path, ino)
+                    self._put_in_place(path, name, ino)
+                self._plan.directories.add(name[0])
+
+    def _must_have(self, path: bytes, ino: int) -> None:
+        """Raises LostContentError before something is moved aside for nothing."""
+        record = self._after.inode(ino)
+        if record is not None and stat.S_ISREG(record.mode) and not self._twin(path, ino, record):
+            for _ in pieces(self._after, record):
+                pass
 
     def _replaceable(self, st: os.stat_result, name: Name) -> bool:
         """Whether what lies there is the old file, whose content is in the store."""
