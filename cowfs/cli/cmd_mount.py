@@ -41,6 +41,7 @@ _SILENT_SECONDS = 2.0
 
 _STORE_FILES = frozenset(
     {"data.mdb", "lock.mdb", "owner", "workspace.json", "daemon.log", "daemon.out", "daemon.pid"}
+    | {"reserve"}
     | {"data.mdb.new", "data.mdb.new-lock"}
 )
 """What an interrupted creation leaves, among others."""
