@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mounting
-from tests.support.mounting import Mounted
-from tests.support.volumes import Rig
+pytest.register_assert_rewrite("tests.tools.tool", "tests.tools.sample")
+
+from tests.support import mounting  # noqa: E402
+from tests.support.mounting import Mounted  # noqa: E402
+from tests.support.volumes import Rig  # noqa: E402
 
 MountFunction = Callable[..., Mounted]
 _FAILED = pytest.StashKey[bool]()

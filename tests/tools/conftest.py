@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.tools.tool", "tests.tools.sample")
-
-from tests.support.mounting import Mounted  # noqa: E402
-from tests.tools.tool import environment  # noqa: E402
+from tests.support.mounting import Mounted
+from tests.tools.tool import environment
 
 
 @pytest.fixture
