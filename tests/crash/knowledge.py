@@ -146,14 +146,14 @@ def _why(known: Knowledge, found: Found, undo: Any, redo: Any) -> list[str]:
     return lines
 
 
-def check_closed(store: Path, base_fd: int, known: Knowledge, *, recent: int = 8) -> None:
+def check_closed(store: Path, base_fd: int, known: Knowledge, *, recent: int = 4) -> None:
     """`verify` finds nothing, and checkpoints show what they showed: those that were reported,
     the last `recent` ones and the first. For a store that no process has open for writing."""
     with reading(store, base_fd) as workspace:
         check_workspace(workspace, known, recent=recent)
 
 
-def check_workspace(workspace: ReadOnly, known: Knowledge, *, recent: int = 8) -> None:
+def check_workspace(workspace: ReadOnly, known: Knowledge, *, recent: int = 4) -> None:
     """See `check_closed`."""
     from cowfs.service.verify import verify
 

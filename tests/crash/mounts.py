@@ -111,7 +111,7 @@ class Chain:
                 ids, branch = checkpoint_ids(workspace.reader), workspace.branch
                 found = Found(view, view_of_base(base_fd), ids, branch.undo, branch.redo)
                 state = matching(self.known, found)
-                check_workspace(workspace, Knowledge([state], self.known.ids), recent=4)
+                check_workspace(workspace, Knowledge([state], self.known.ids))
         finally:
             os.close(base_fd)
         if problems:

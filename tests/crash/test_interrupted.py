@@ -42,6 +42,8 @@ def _change(rig: Rig) -> None:
     rig.symlink(b"nowhere", b"new/link")
     rig.remove_tree(b"gone")
     rig.rename(b"moving", b"new/moved")
+    rig.rename(b"only moved", b"new/first name")
+    rig.link(b"new/first name", b"d/second name")
     rig.chmod(b"top", stat.S_IFREG | 0o600)
 
 
@@ -62,6 +64,7 @@ def test_an_interrupted_apply_is_finished(tmp_path: Path, fast_path: Path, step:
     for passes in range(1, PASSES + 1):
         base = tmp_path / f"base{passes}"
         make_base(base)
+        (base / "only moved").write_bytes(b"gets two names")
         for directory in ("gone", "moving", "still"):
             (base / directory / "below").mkdir(parents=True)
             (base / directory / "below" / "file").write_bytes(b"from the base")

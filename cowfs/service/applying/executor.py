@@ -325,8 +325,12 @@ class Executor:
         self, path: bytes, name: Name, st: os.stat_result, ino: int, record: records.InodeRecord
     ) -> bool:
         """Whether what has to lie there does: it always did, or an interrupted run put it there."""
-        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode) or self._staged(ino):
+        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
             return False
+        if self._staged(ino):
+            # It has further names to get; this one may be of an interrupted run.
+            staged = os.stat(_staged_name(ino), dir_fd=self._staging, follow_symlinks=False)
+            return os.path.samestat(st, staged)
         known = self._known(name)
         if known is not None and known.ino not in (ino, 0) and same_place(st, known):
             return False  # what lay there before and goes, however much it looks the same
