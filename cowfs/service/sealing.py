@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cowfs.errors import NotADirectoryPathError, UnknownPathError
+from cowfs.errors import NotADirectoryPathError, StoreFullError, UnknownPathError
 from cowfs.format import keys, records
 from cowfs.service.engine import Engine, commit
 from cowfs.service.walking import visit
@@ -263,6 +263,7 @@ class _Run:
         while following is not None:
             blocks, following = sealing.read(fd, what, following, _PORTION_BLOCKS)
             size = sum(len(data) for _, data in blocks)
+            self._need_room(size)
             self._engine.call(lambda: sealing.take(view, what, blocks))  # noqa: B023
             self.result.bytes += size
             if self._volume.extra.size >= _COMMIT_BYTES:
@@ -271,6 +272,19 @@ class _Run:
             if not self._pace.spend(size) and following is not None:
                 return False
         return True
+
+    def _need_room(self, size: int) -> None:
+        """Sealing must not fill the disk for those who write. Raises StoreFullError."""
+        volume = self._volume
+
+        def fits() -> bool:
+            return volume.has_room(volume.extra.size + size)
+
+        if not self._engine.call(fits):
+            self._commit()  # what waits may have become smaller
+            if not self._engine.call(fits):
+                detail = f"there is no room for {size:,} bytes more of the base directory"
+                raise StoreFullError(path=str(volume.store.path), detail=detail)
 
     def _resume_at(self, what: sealing.Source) -> int:
         """The block after the last one that a run before this one has stored."""

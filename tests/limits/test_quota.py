@@ -80,3 +80,23 @@ def test_what_is_no_size(cowfs: Cowfs, size: str) -> None:
     error = cowfs.fails("mount", "project", "--quota", size)
     assert error["code"] == "COWFS_USAGE"
     assert cowfs.mounts() == []
+
+
+def test_sealing_stops_before_it(cowfs: Cowfs) -> None:
+    """It does not take the last room from those who write, and what it has done is not lost."""
+    top = cowfs.top / "project"
+    top.mkdir()
+    (top / "big").write_bytes(os.urandom(QUOTA))
+    cowfs.in_process = True
+    cowfs.ok("mount", "project", "--quota", "8M", "--store", "store")
+    for _ in range(2):
+        result = cowfs.run("seal", "--json", cwd=top)
+        assert result.document["error"]["code"] == "COWFS_STORE_FULL"
+    status = cowfs.ok("status", cwd=top)
+    assert MIB < status["used_bytes"] <= 8 * MIB
+    assert status["uncommitted_bytes"] == 0
+    cowfs.ok("checkpoint", cwd=top)
+    cowfs.ok("unmount", "project", "--no-apply")
+    cowfs.ok("mount", "project", "--quota", "none")
+    cowfs.ok("seal", cwd=top)
+    assert cowfs.ok("status", cwd=top)["sealing"]["unsealed"] == 0
