@@ -16,6 +16,7 @@ from tests.cases.workspace import Workspace, git, repository
 from tests.cli.command import Cowfs
 from tests.mount.calls import errno_of, eventually, opened, write_file
 from tests.mount.states import State
+from tests.mount.test_lifecycle import needs_abort
 from tests.support.listing import difference, listing, portable
 
 History = tuple[Workspace, State, str, State, str]
@@ -69,6 +70,7 @@ def history(cowfs: Cowfs, project: Path) -> History:
     return space, first, one, second, two
 
 
+@needs_abort
 def test_case_11_killed_in_a_checkpoint(history: History) -> None:
     """The tool is killed in the middle of a checkpoint: it is there or not, the state is the same,
     `.git` sound."""
@@ -98,7 +100,14 @@ def test_case_11_killed_in_a_checkpoint(history: History) -> None:
         assert difference(right | {".": found_now["."]}, found_now) == []
 
 
-@pytest.mark.parametrize("moment", ["begun", "shown", "command"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("begun", marks=needs_abort),
+        pytest.param("shown", marks=needs_abort),
+        "command",
+    ],
+)
 def test_case_11_killed_in_a_restore(history: History, moment: str) -> None:
     """The tool is killed in the middle of a restore: the state before or the state after."""
     space, first, one, second, _ = history
