@@ -83,7 +83,11 @@ class Volume:
         before = Snapshot(self.reader, parent)
         for key, _ in self.reader.scan("change", prefix):
             ino = keys.change_parts(key)[1]
-            new, old = snapshot.inode(ino), before.inode(ino)
+            try:
+                new, old = snapshot.inode(ino), before.inode(ino)
+            except DamagedRecordError as error:
+                self.damaged(ino, str(error))
+                continue
             if new is None:
                 if old is not None:
                     view.deleted.add(ino)

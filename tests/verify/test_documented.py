@@ -18,6 +18,8 @@ ELSEWHERE = {
     "unreferenced-blocks": "test_notes.py",
     "leftover": "test_notes.py",
     "content-lost": "test_notes.py",
+    "block-lost": "test_repair.py",
+    "record-lost": "test_repair.py",
 }
 """Checks that have their tests in other files."""
 

@@ -284,6 +284,21 @@ def test_a_lost_block_comes_back_when_the_base_has_it_again(sample: Sample, tmp_
     assert [n for n in sample.verify().notes if n.check == "block-lost"] == []
 
 
+def test_a_lost_inode_is_noted_and_stays_an_error(sample: Sample) -> None:
+    with sample.open() as hands:
+        hands.put("inode", keys.inode_key(sample.inos["fresh"], 4), b"garbage")
+    (action,) = mend(sample).actions
+    assert (action.how, action.table, action.paths) == ("marked", "inode", ("fresh",))
+    (note,) = sample.verify().notes
+    assert (note.check, note.paths) == ("record-lost", ("fresh",))
+    rig = Rig(sample.store, sample.base)
+    try:
+        assert errno_of(rig.read, b"fresh") == errno.EIO
+        assert rig.read(b"src/main") == noise(2, 100_000)
+    finally:
+        rig.finish(check=False)
+
+
 # -- whole records ----------------------------------------------------------------------------
 
 
