@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from cowfs.format import records
 from cowfs.store.snapshot import Snapshot
+from cowfs.types import ROOT_INO
 from cowfs.volume.base import BaseEntry
-from cowfs.volume.importing import base_record
+from cowfs.volume.importing import ROOT_KEY, base_record
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError, storable
 
@@ -48,8 +49,15 @@ class Directories:
             )
 
     def adopt_top(self, view: View, root: Inode) -> None:
-        assert self._volume.base is not None
-        self._follow(view, root, self._volume.base.root(), b"", False)
+        """As `adopt`, of the base itself."""
+        volume = self._volume
+        assert volume.base is not None
+        entry = volume.base.root()
+        now, before = base_record(entry, ROOT_INO, 0), volume.reader.get("meta", ROOT_KEY)
+        seen = records.unpack_base(before) if before else None
+        if now != seen:
+            volume.extra.put("meta", ROOT_KEY, records.pack_base(now))
+            self._follow(view, root, entry, b"", seen is not None and seen.ctime == root.ctime)
 
     def adopt_place(self, view: View, ino: int) -> None:
         """A directory in which a name was replaced outside: its times follow."""
@@ -69,6 +77,9 @@ class Directories:
             record = importer.base_entry(origin.parent, origin.name)
             seen = record is not None and record.ctime == child.ctime
             importer.set_base(origin.parent, origin.name, base_record(entry, ino, 0))
+        else:
+            record = base_record(entry, ROOT_INO, 0)
+            self._volume.extra.put("meta", ROOT_KEY, records.pack_base(record))
         self._follow(view, child, entry, path, seen)
 
     def _follow(

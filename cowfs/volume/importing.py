@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 
 _DIRECTORY = records.kind_of(stat.S_IFDIR)
+ROOT_KEY = b"base_root"
+"""In the table `meta`: what the top of the base was when it was last looked at, as a base record
+(which the others have in the table `base`, by the directory that they lie in)."""
 _START = Lineage(((0, 0),))
 
 
@@ -86,6 +89,7 @@ def root_records(root: BaseEntry, *, has_base: bool) -> list[tuple[str, bytes, b
     rows = [("inode", keys.inode_key(1, 0), records.pack_inode(*record))]
     rows += [("xattr", keys.xattr_key(1, n, 0), b"\1" + v) for n, v in root.xattrs.items()]
     if has_base:
+        rows.append(("meta", ROOT_KEY, records.pack_base(base_record(root, 1, 0))))
         rows.append(
             ("origin", keys.pack_id(1), records.pack_origin(records.ORIGIN_UNLISTED, 0, b""))
         )

@@ -793,6 +793,28 @@ def test_a_restore_seals_them_first(open_rig: OpenRig, base: Path) -> None:
     assert rig.read(b"f") == b"outside"
 
 
+def test_what_was_restored_away_is_not_adopted_again(open_rig: OpenRig, base: Path) -> None:
+    (base / "d").mkdir()
+    (base / "d" / "f").write_text("old")
+    rig = open_rig()
+    seal(rig, b"d/f")
+    old = rig.tree()
+    next_life(rig)
+    (base / "d" / "f").write_text("outside")
+    (base / "d" / "new").touch()
+    (base / "d").chmod(0o700)
+    (base / "top").mkdir()
+    base.chmod(0o711)
+    rig.start()
+    rig.tree()
+    rig.restore(START)
+    for _ in range(2):
+        assert rig.tree() == old
+        rig.reopen()
+    assert external(rig) == ["external changes"]
+    assert rig.problems() == []
+
+
 # -- directories, and links across them ---------------------------------------------------------
 
 
