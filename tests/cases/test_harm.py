@@ -181,7 +181,7 @@ def test_case_16_interrupted_again_and_again(history: History) -> None:
     """Clean-up is interrupted, again and again: leftovers do not grow."""
     space, _, one, second, _ = history
     shapes = []
-    for number in range(4):
+    for number in range(3):
         to = space.cowfs.top / "interrupted"
         process = start(space, "-C", space.top, "export", one, to)
         until(process, lambda: left_in(space.cowfs.top) != [])
