@@ -149,7 +149,7 @@ def fields() -> list[str]:
 def test_the_list_of_fields_is_that_of_the_format() -> None:
     assert FIXED.keys() | ARRAYS.keys() | {"change"} == set(TABLES)
     for table, kind in (("inode", InodeRecord), ("base", BaseRecord), ("origin", OriginRecord)):
-        assert list(FIXED[table]) == list(kind._fields)  # type: ignore[attr-defined]
+        assert list(FIXED[table]) == list(kind._fields)
     sizes = {"inode": records.INODE_FIXED, "base": 61, "dirent": 9, "orphan": 16}
     for table, size in sizes.items():
         places = [place for name, place in FIXED[table].items() if name != "target"]

@@ -38,7 +38,8 @@ def check_history(scan: Scan) -> None:
             _damaged(scan, "epoch", key, f"its key has {len(key)} bytes, not 8")
             continue
         scan.history.add(keys.unpack_id(key), epoch)
-    scan.history.branches = {record.name for record in branches.values()}
+    names = {key.decode("utf-8", "backslashreplace") for key in branches}
+    scan.history.branches = names | {record.name for record in branches.values()}
     scan.history.heads = [record.head for record in branches.values()] or [
         number for number, epoch in scan.history.epochs.items() if not epoch.sealed
     ]
