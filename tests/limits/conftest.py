@@ -15,8 +15,8 @@ from tests.support import mounting
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 48 MiB of its own."""
-    with small_disk(tmp_path, 48 * MIB) as at:
+    """A disk of 32 MiB of its own."""
+    with small_disk(tmp_path, 32 * MIB) as at:
         yield at
 
 
