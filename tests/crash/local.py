@@ -11,10 +11,10 @@ from typing import Any
 from cowfs.daemon.process import finish_apply
 from cowfs.service.apply import apply
 from cowfs.service.workspace import open_for_writing
-from cowfs.volume import attributes
+from cowfs.volume import attributes, namespace
 from tests.crash.knowledge import Found, checkpoint_ids, view_of_base
 from tests.crash.states import Call, Node, Shown, View
-from tests.support.volumes import AUTHOR, Rig
+from tests.support.volumes import AUTHOR, DIRECTORY, FILE, Rig
 
 
 class Life(Rig):
@@ -63,10 +63,13 @@ class Life(Rig):
             self._history(name, arguments, ids)
             ids[:] = checkpoint_ids(self.volume.reader)
 
+    def _create(self, path: bytes, mode: int = FILE) -> None:
+        self.create(path, mode=mode, uid=os.getuid(), gid=os.getgid())
+
     _CALLS = {
         name: name.replace("write", "_write_at")
-        for name in ("mkdir", "link", "unlink", "rmdir", "rename", "truncate", "write")
-    } | {"create": "create", "symlink": "_symlink", "chmod": "_chmod"}
+        for name in ("link", "unlink", "rmdir", "rename", "truncate", "write")
+    } | {"create": "_create", "mkdir": "_mkdir", "symlink": "_symlink", "chmod": "_chmod"}
 
     def fsync(self) -> None:
         self.volume.sync()
@@ -74,8 +77,13 @@ class Life(Rig):
     def _write_at(self, path: bytes, offset: int, data: bytes) -> None:
         self.write(path, data, offset)
 
+    def _mkdir(self, path: bytes) -> None:
+        self._create(path, DIRECTORY)
+
     def _symlink(self, path: bytes, target: bytes) -> None:
-        self.symlink(target, path)
+        parent, name = self.place(path)
+        mode = stat.S_IFLNK | 0o777
+        namespace.create(self.view, parent, name, mode, os.getuid(), os.getgid(), target=target)
 
     def _chmod(self, path: bytes, mode: int) -> None:
         inode = self.at(path)
