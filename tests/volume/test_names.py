@@ -211,7 +211,9 @@ def test_creation_of_every_type(volume: Rig) -> None:
         b"block": stat.S_IFBLK | 0o600,
     }
     for name, mode in kinds.items():
-        volume.create(name, mode=mode, uid=5, gid=6, rdev=0x1234 if name in (b"char", b"block") else 0)
+        volume.create(
+            name, mode=mode, uid=5, gid=6, rdev=0x1234 if name in (b"char", b"block") else 0
+        )
     volume.symlink(b"to/some\xffwhere", b"link")
     volume.reopen()
     for name, mode in kinds.items():
