@@ -36,7 +36,9 @@ from cowfs.service.engine import Engine, commit
 from cowfs.service.sealing import seal_content
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.store.steps import reached
+from cowfs.types import ROOT_INO
 from cowfs.volume.history import Author
+from cowfs.volume.importing import ROOT_KEY, base_record
 from cowfs.volume.posix import PosixError
 
 Progress = Callable[..., None]
@@ -228,6 +230,9 @@ def _finish(
                 importer.set_origin(thing, origin.state, parent, name)
         if volume.base is not None:
             volume.base.forget()
+            if not plan.empty:
+                top = base_record(volume.base.root(), ROOT_INO, 0)
+                volume.extra.put("meta", ROOT_KEY, records.pack_base(top))
         branch = volume.branch
         volume.branch = records.BranchRecord(
             branch.name, branch.head, branch.undo, branch.redo, epoch

@@ -516,3 +516,19 @@ def test_random_changes_on_both_sides(open_rig: OpenRig, base: Path, seed: int) 
         if run(rig).problems or None in readable(rig).values():
             return
         check(rig)
+
+
+def test_what_an_apply_did_to_the_top_is_not_taken_for_a_change_from_outside(
+    open_rig: Callable[[], Rig], base: Path
+) -> None:
+    (base / "there").write_bytes(b"")
+    rig = open_rig()
+    rig.tree()
+    start = rig.checkpoint()
+    rig.mkdir(b"new")
+    assert apply(rig.engine, AUTHOR, lambda **_: None).problems == []
+    rig.restore(start)
+    shown = rig.tree()
+    rig.reopen()
+    assert rig.tree() == shown
+    assert not rig.volume.external.adopting
