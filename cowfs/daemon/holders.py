@@ -23,15 +23,73 @@ def holders(mountpoint: str, asking: int = 0) -> list[Holder]:
     """The processes with a working directory, open file, root or mapping there.
 
     This process and the one that asks (a pid) are left out. Those of other users are seen only as
-    root.
+    root. Other mounts of the same file system, bind mounts or copies in another mount namespace,
+    count as held by a process that sees them: its daemon would have to go on.
     """
     found = []
+    device = _device(mountpoint)
+    namespaces = {_namespace("self")}
+    if others := _other_mounts("self", device, mountpoint):
+        found.append(Holder(1, _name("1"), [f"bind mount {path}" for path in others[:5]]))
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) in (os.getpid(), asking):
             continue
         uses = _uses(f"/proc/{entry}", mountpoint)
+        if (namespace := _namespace(entry)) not in namespaces:
+            namespaces.add(namespace)
+            copies = _other_mounts(entry, device, "")
+            uses += [f"mount in its own namespace {path}" for path in copies]
         if uses:
             found.append(Holder(int(entry), _name(entry), uses[:5]))
+    return found
+
+
+def _namespace(pid: str) -> str:
+    """The mount namespace of a process; that of one that cannot be seen is taken for ours."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return os.readlink("/proc/self/ns/mnt")
+
+
+def _mounts(pid: str) -> list[tuple[str, str, bool]]:
+    """(device, mountpoint, whether mounts and unmounts elsewhere are followed) of what a process
+    sees mounted (proc(5), mountinfo)."""
+    try:
+        with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [line.split(" ") for line in file]
+    except OSError:
+        return []
+    return [
+        (row[2], row[4], any(f.startswith(("shared:", "master:")) for f in row[6 : row.index("-")]))
+        for row in rows
+    ]
+
+
+def _escaped(path: str) -> str:
+    """A path as mountinfo has it."""
+    for char in "\\ \t\n":
+        path = path.replace(char, f"\\{ord(char):03o}")
+    return path
+
+
+def _device(mountpoint: str) -> str:
+    """The number, major:minor, of the mount that is on top there."""
+    wanted = _escaped(mountpoint)
+    found = [device for device, at, _ in _mounts("self") if at == wanted]
+    return found[-1] if found else ""
+
+
+def _other_mounts(pid: str, device: str, mountpoint: str) -> list[str]:
+    """Where else a process sees the device mounted. In another namespace (`mountpoint` is "") a
+    mount that follows ours goes with it."""
+    found = [
+        at
+        for number, at, follows in _mounts(pid)
+        if number == device and not (follows and not mountpoint)
+    ]
+    if _escaped(mountpoint) in found:
+        found.remove(_escaped(mountpoint))
     return found
 
 

@@ -126,7 +126,8 @@ class Holder:
                     threads.append(self._start(self._flush if stays else self._resize, hidden, ino))
                 self._wait(threads)
                 swapped, settled = loop.call(swap)
-                _drop_pages(upkeep.dropping)
+                _drop_pages({ino for ino in upkeep.dropping if same[ino]})
+                _drop_soon({ino for ino in upkeep.dropping if not same[ino]})
             finally:
                 loop.call(end)
                 for thread in threads:
@@ -207,19 +208,19 @@ def _keeps_size(then: Snapshot, ino: int, size: int) -> bool:
 def _drop_pages(inodes: set[int]) -> None:
     """Drop the pages of held files whose size stays; the kernel does it where the size changes.
 
-    A page that was stored to through a mapping is written back first; where truncate(2) holds that
-    has to wait for the end of the hold, so there is a limit to this.
+    A page that was stored to through a mapping is written back first.
     """
-    if not inodes:
-        return
+    for ino in inodes:
+        notify(pyfuse3.invalidate_inode, ino)
 
-    def drop() -> None:
-        for ino in inodes:
-            notify(pyfuse3.invalidate_inode, ino)
 
-    thread = threading.Thread(target=drop, daemon=True)
-    thread.start()
-    thread.join(_DROP_SECONDS)
+def _drop_soon(inodes: set[int]) -> None:
+    """The same where truncate(2) holds: then writing back has to wait for the end of the hold, so
+    there is a limit to this."""
+    if inodes:
+        thread = threading.Thread(target=_drop_pages, args=(inodes,), daemon=True)
+        thread.start()
+        thread.join(_DROP_SECONDS)
 
 
 class _Header(ctypes.Structure):

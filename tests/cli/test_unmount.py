@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -10,7 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import Cowfs
+from tests.cli.test_mount import is_mounted
+from tests.mount.calls import eventually, mount_at, umount
 
 _HOLD = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
 
@@ -139,3 +144,30 @@ def test_apply_of_a_mounted_workspace(cowfs: Cowfs, project: Path, needs_fuse: N
     assert "1 created" in cowfs.says("apply", view)
     assert (project / "new").read_text() == "x"
     assert cowfs.ok("unmount", view)["applied"] is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="bind mounts and namespaces need root")
+@pytest.mark.parametrize("how", ["bind mount", "namespace"])
+def test_a_mount_that_is_also_elsewhere_is_busy(cowfs: Cowfs, mounted: Path, how: str) -> None:
+    """Its daemon would have to go on; who holds it is named, and --force ends it all the same."""
+    cowfs.cwd = cowfs.top
+    place = cowfs.top / "elsewhere"
+    place.mkdir()
+    with contextlib.ExitStack() as stack:
+        if how == "bind mount":
+            mount_at(mounted, place)
+            stack.callback(umount, place, lazy=True)
+        else:
+            command = ["unshare", "--mount", "--propagation", "private", "sleep", "600"]
+            process = subprocess.Popen(command, cwd="/")
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            own = os.readlink("/proc/self/ns/mnt")
+            eventually(lambda: os.readlink(f"/proc/{process.pid}/ns/mnt") != own)
+        error = cowfs.fails("unmount", "--timeout", "0", mounted)
+        assert error["code"] == "COWFS_BUSY"
+        wanted = str(place) if how == "bind mount" else "in its own namespace"
+        assert wanted in error["message"]
+        assert cowfs.ok("status", cwd=mounted)["mounted"]
+        cowfs.ok("unmount", "--force", mounted)
+        assert not is_mounted(mounted)
