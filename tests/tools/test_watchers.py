@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.mounting import Mounted
 from tests.tools.tool import need, run, started
 
@@ -120,3 +122,70 @@ def test_node_watch(workspace: Mounted, env: dict[str, str]) -> None:
         "last",
         "second",
     ]
+
+
+# As editors use them: libraries that keep a list of a whole tree and tell of each difference.
+_LIBRARIES = {
+    "chokidar@4": """
+const chokidar = require("chokidar");
+const watcher = chokidar.watch(process.argv[1], { ignoreInitial: true });
+const tell = (kind, path) => console.log(kind + " " + path);
+watcher.on("add", p => tell("new", p)).on("addDir", p => tell("new", p));
+watcher.on("change", p => tell("changed", p));
+watcher.on("unlink", p => tell("gone", p)).on("unlinkDir", p => tell("gone", p));
+watcher.on("ready", () => console.log("ready"));
+""",
+    "@parcel/watcher@2": """
+const watcher = require("@parcel/watcher");
+const kinds = { create: "new", update: "changed", delete: "gone" };
+watcher.subscribe(process.argv[1], (error, events) => {
+  for (const event of events) console.log(kinds[event.type] + " " + event.path);
+}).then(() => console.log("ready"));
+""",
+}
+
+
+@pytest.mark.parametrize("library", _LIBRARIES)
+def test_a_restore_as_editors_see_it(
+    workspace: Mounted, env: dict[str, str], tmp_path: Path, library: str
+) -> None:
+    """Every file that changed, appeared or went is told, and no other (row R5)."""
+    node, npm = need("node"), need("npm")
+    place = tmp_path / "library"
+    place.mkdir()
+    installed = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund", library],
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
+    if installed.returncode != 0:
+        pytest.skip(f"{library} cannot be installed: no registry of npm")
+    top = workspace.mountpoint
+    (top / "src" / "deep").mkdir(parents=True)
+    for name in ("same", "changed", "gone", "src/same", "src/changed", "src/deep/gone"):
+        (top / name).write_text("one\n")
+    checkpoint = workspace.checkpoint()
+    for name in ("changed", "src/changed"):
+        (top / name).write_text("two, longer\n")
+    for name in ("gone", "src/deep/gone"):
+        (top / name).unlink()
+    for name in ("new", "src/deep/new"):
+        (top / name).write_text("new\n")
+    right = {"changed changed", "changed src/changed", "new gone", "new src/deep/gone"}
+    right |= {"gone new", "gone src/deep/new"}
+    with started([node, "-e", _LIBRARIES[library], top], place, env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        workspace.restore(checkpoint)
+        told: set[str] = set()
+        while "new end" not in told:
+            if told >= right and not (top / "end").exists():
+                (top / "end").touch()  # what came before it has been told then
+            kind, _, path = process.stdout.readline().decode().strip().partition(" ")
+            told.add(f"{kind} {os.path.relpath(path, top)}")
+    # A file that came may be told as changed, too, as when a program makes and then writes it.
+    twice = {"changed gone", "changed src/deep/gone", "changed end"}
+    assert told - twice == right | {"new end"}
