@@ -134,6 +134,7 @@ def test_interrupted_and_continued(cowfs: Cowfs, project: Path, needs_fuse: None
         (project / f"f{number}").write_bytes(os.urandom(100_000))
     cowfs.ok("mount", project)
     cowfs.cwd = project
+    eventually(lambda: left(cowfs, project) == 52)  # the walk has found them all
     with cowfs.start("seal", "--rate", "0.5", stderr=subprocess.PIPE) as command:
         eventually(lambda: 0 < left(cowfs, project) < 52)
         command.send_signal(signal.SIGINT)
@@ -147,6 +148,7 @@ def test_interrupted_and_continued(cowfs: Cowfs, project: Path, needs_fuse: None
 def test_in_the_background(cowfs: Cowfs, project: Path, needs_fuse: None) -> None:
     cowfs.ok("mount", project, "--seal")
     cowfs.cwd = project
+    eventually(lambda: cowfs.ok("status")["import"]["complete"])
     eventually(lambda: cowfs.ok("status")["sealing"] == {"unsealed": 0, "lost": 0})
     cowfs.cwd = cowfs.top
 
@@ -154,6 +156,7 @@ def test_in_the_background(cowfs: Cowfs, project: Path, needs_fuse: None) -> Non
 def test_unmounting_ends_it(cowfs: Cowfs, project: Path, needs_fuse: None) -> None:
     (project / "the rest").write_bytes(os.urandom(3_000_000))
     cowfs.ok("mount", project)
+    eventually(lambda: left(cowfs, project) == 3)
     with cowfs.start("seal", project, "--rate", "0.1", stdout=subprocess.DEVNULL) as command:
         eventually(lambda: 0 < left(cowfs, project) < 3)  # "readme" comes first
         cowfs.ok("unmount", project)

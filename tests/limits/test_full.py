@@ -132,7 +132,7 @@ def test_nothing_new_but_everything_else_works(base: Path, disk: Path) -> None:
         first = mount.checkpoint("first")
         fill(disk)
         assert write_until_full(top / "big").errno == errno.ENOSPC
-        assert problems(mount) == {"full"}
+        assert "full" in problems(mount)
         attempts: list[Callable[[], object]] = [
             lambda: os.mkdir(top / "d"),
             lambda: os.symlink("x", top / "l"),

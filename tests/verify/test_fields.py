@@ -135,6 +135,7 @@ DROPPED_UNSEEN = {
     "orphan": "what was written without a name takes space",
     "extent": "a block: it reads as zeros",
     "origin": "of an empty directory",
+    "meta": "how the top of the base was; epoch 0 is taken for that",
 }
 """Tables of which a single record may vanish without a trace in others."""
 
@@ -204,7 +205,7 @@ def changed(value: Any) -> Iterator[Any]:
     if isinstance(value, int):
         yield from (value ^ 1, value ^ 1 << 20)
     elif isinstance(value, str):
-        yield chr(ord(value[0]) ^ 1) + value[1:] if value else "x"
+        yield ("1" if value[:1] == "0" else "0") + value[1:]  # of an id, one that could be
     elif isinstance(value, tuple):
         yield ("0" * 12, *value[1:])
     else:
@@ -267,6 +268,7 @@ def test_a_record_that_is_gone(sound_sample: Sample, tmp_path: Path, table: str)
         if not report.problems and not report.notes:
             missed.append(key)
     assert bool(missed) == (table in DROPPED_UNSEEN), missed
+    assert table != "meta" or missed == [b"base_root"]
 
 
 @pytest.mark.parametrize("table", TABLES)
