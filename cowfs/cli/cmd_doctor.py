@@ -7,7 +7,7 @@ import click
 from cowfs.cli import output
 from cowfs.cli.command import command
 from cowfs.cli.context import Context
-from cowfs.cli.examining import BAD, examine
+from cowfs.cli.examining import BAD, OK, examine
 from cowfs.errors import UnhealthyError
 
 
@@ -26,7 +26,7 @@ def doctor(context: Context, quiet: bool) -> None:
     findings = list(examine(context.directory))
     lines = []
     for found in findings:
-        if quiet and found.state == "ok":
+        if quiet and found.state == OK:
             continue
         lines.append(output.printable(f"{found.state:5}{found.subject}: {found.detail}"))
         if found.advice:
@@ -36,8 +36,4 @@ def doctor(context: Context, quiet: bool) -> None:
     if not bad:
         context.answer(document, "\n".join(lines) or "all is well")
         return
-    if not context.json:
-        output.text("\n".join(lines))
-    failure = UnhealthyError(count=bad).to_json()
-    code = output.error(failure, as_json=context.json, result=document)
-    raise click.exceptions.Exit(code)
+    context.answer_failed(document, "\n".join(lines), UnhealthyError(count=bad))

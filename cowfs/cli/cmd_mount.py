@@ -141,7 +141,7 @@ def mount(
         if detaching.clean_up(place):
             cleaned = True
             output.note(f"cleaned up the dead mount at {place}")
-    registered = next((r["store"] for r in places.registry() if r["base"] == base), None)
+    registered = places.registered_store(base)
     if store is not None:
         kept = context.path(store)
     else:

@@ -90,15 +90,11 @@ def _offline(
 
 
 def _tell(context: Context, sealed: dict[str, Any]) -> None:
-    problems = sealed["problems"]
     if sealed["complete"]:
         context.answer(sealed, _text(sealed))
         return
-    failure = SealIncompleteError(count=len(problems)).to_json()
-    if not context.json:
-        output.text(_text(sealed))
-    code = output.error(failure, as_json=context.json, result=sealed)
-    raise click.exceptions.Exit(code)
+    failure = SealIncompleteError(count=len(sealed["problems"]))
+    context.answer_failed(sealed, _text(sealed), failure)
 
 
 def _text(sealed: dict[str, Any]) -> str:

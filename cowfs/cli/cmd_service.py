@@ -55,7 +55,7 @@ def service(context: Context, directory: str, install: bool, remove: bool) -> No
     base = context.path(directory)
     if not os.path.isdir(base):
         raise NotADirectoryPathError(path=base)
-    registered = next((r["store"] for r in places.registry() if r["base"] == base), None)
+    registered = places.registered_store(base)
     store = registered or default_store(base)
     name = f"cowfs-{os.path.basename(default_store(base))}.service"
     path = os.path.join(_units(), name)

@@ -144,11 +144,7 @@ def _tell(
     if not report.count:
         context.answer(document, text)
         return
-    failure = VerifyFailedError(count=report.count).to_json()
-    if not context.json:
-        output.text(text)
-    code = output.error(failure, as_json=context.json, result=document)
-    raise click.exceptions.Exit(code)
+    context.answer_failed(document, text, VerifyFailedError(count=report.count))
 
 
 def _text(report: Report) -> str:

@@ -12,14 +12,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
 
 from cowfs.cli import output
-from cowfs.cli.detaching import is_dead
 from cowfs.client import places
 from cowfs.client.places import Place
 from cowfs.client.rpc import Client, ConnectionFailedError
+from cowfs.daemon.unmounting import is_dead
 from cowfs.errors import (
+    CowfsError,
     DaemonUnreachableError,
     NotAWorkspaceError,
     PermissionDeniedError,
@@ -91,6 +94,13 @@ class Context:
             output.document(document)
         elif text:
             output.text(text)
+
+    def answer_failed(self, document: dict[str, Any], text: str, failure: CowfsError) -> NoReturn:
+        """Print the result and what is wrong with it; ends the command."""
+        if not self.json:
+            output.text(text)
+        code = output.error(failure.to_json(), as_json=self.json, result=document)
+        raise click.exceptions.Exit(code)
 
 
 class Daemon:

@@ -5,27 +5,15 @@ ENOTCONN ("Transport endpoint is not connected") until it is unmounted.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import subprocess
 
 from cowfs.client import places
+from cowfs.daemon.unmounting import is_dead
 from cowfs.errors import UnmountFailedError
 
 _MNT_FORCE = 1
 _MNT_DETACH = 2
-
-
-def is_dead(mountpoint: str) -> bool:
-    """Whether the mount there has lost its daemon.
-
-    statfs(2) is never answered from the kernel's caches, as stat(2) may be.
-    """
-    try:
-        os.statvfs(mountpoint)
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
 
 
 def clean_up(mountpoint: str) -> bool:

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowfs.cli.detaching import is_dead
 from cowfs.client import places
 from cowfs.client.rpc import Client, ConnectionFailedError, RpcError
+from cowfs.daemon.unmounting import is_dead
 from cowfs.errors import CowfsError, as_cowfs_error
 
 OK, NOTE, BAD = "ok", "note", "bad"

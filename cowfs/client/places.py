@@ -99,6 +99,11 @@ def registry(directory: str | None = None) -> list[dict[str, str]]:
     ]
 
 
+def registered_store(base: str) -> str | None:
+    """The store that a base directory was last mounted with."""
+    return next((row["store"] for row in registry() if row["base"] == base), None)
+
+
 def register(base: str, mountpoint: str, store: str) -> None:
     """Add or replace a workspace in the registry (atomic; concurrent callers are serialised)."""
     import fcntl

@@ -8,7 +8,6 @@ first.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import gc
 import json
@@ -17,7 +16,6 @@ import logging.handlers
 import os
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,6 +30,7 @@ from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.sealer import Sealer
 from cowfs.daemon.standby import Standby
+from cowfs.daemon.unmounting import is_dead, kernel_unmount
 from cowfs.daemon.walker import Walker
 from cowfs.errors import (
     BusyError,
@@ -63,7 +62,6 @@ written pages for half a minute, which is more than the few seconds of contract 
 _ANSWER_SECONDS = 10.0
 _LOG_BYTES = 1 << 20
 _BUSY_REQUESTS = 20
-_MNT_DETACH = 2
 _SWITCH_SECONDS = 0.0005
 _SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _CRASH_SECONDS = 60.0
@@ -310,42 +308,19 @@ def finish_apply(volume: Volume) -> None:
             volume.problem("apply", b"", f"an interrupted apply is not finished: {error}")
 
 
-def kernel_unmount(mountpoint: str, *, lazy: bool) -> None:
-    """Remove the kernel's mount: umount2(2) as root, else fusermount3(1). Raises OSError."""
-    if os.geteuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.umount2(os.fsencode(mountpoint), _MNT_DETACH if lazy else 0) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        return
-    command = ["fusermount3", "-u", *(["-z"] if lazy else []), "--", mountpoint]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        text = done.stderr.strip()
-        raise OSError(errno.EBUSY if "busy" in text.lower() else errno.EPERM, text)
-
-
 def _start_again(config: Config) -> None:
     """Become the next daemon of a workspace whose daemon was killed (daemon/standby.py)."""
     moment = time.time()
     recent = [then for then in config.crashes if moment - _CRASH_SECONDS < then <= moment]
     if len(recent) >= _MOST_CRASHES:
         return
-    while _is_dead(config.mountpoint):
+    while is_dead(config.mountpoint):
         kernel_unmount(config.mountpoint, lazy=True)
     again = json.dumps(asdict(replace(config, crashes=(*recent, moment))))
     nobody = os.open(os.devnull, os.O_WRONLY)
     os.set_inheritable(nobody, True)
     command = [sys.executable, "-P", "-m", "cowfs.daemon", again, str(nobody)]
     os.execv(sys.executable, command)
-
-
-def _is_dead(mountpoint: str) -> bool:
-    try:
-        os.listdir(mountpoint)
-    except OSError as error:
-        return error.errno in (errno.ENOTCONN, errno.ECONNABORTED)
-    return False
 
 
 def mount_options(config: Config) -> set[str]:

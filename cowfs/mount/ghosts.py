@@ -15,6 +15,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pyfuse3
 
@@ -39,25 +40,13 @@ class Ghosts:
         finally:
             os.close(fd)
 
-    @contextlib.contextmanager
-    def haunting(self) -> Iterator[None]:
+    def haunting(self) -> AbstractContextManager[None]:
         """The calling thread is a ghost."""
-        ghosts, me = self._operations.upkeep.ghosts, threading.get_native_id()
-        ghosts.add(me)
-        try:
-            yield
-        finally:
-            ghosts.discard(me)
+        return _listed(self._operations.upkeep.ghosts)
 
-    @contextlib.contextmanager
-    def holding(self) -> Iterator[None]:
+    def holding(self) -> AbstractContextManager[None]:
         """The calling ghost is one that the handlers let wait (mount/holding.py)."""
-        holders, me = self._operations.upkeep.holders, threading.get_native_id()
-        holders.add(me)
-        try:
-            yield
-        finally:
-            holders.discard(me)
+        return _listed(self._operations.upkeep.holders)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[int]:
@@ -79,6 +68,17 @@ class Ghosts:
             yield fd
         finally:
             os.close(fd)
+
+
+@contextlib.contextmanager
+def _listed(threads: set[int]) -> Iterator[None]:
+    """The calling thread is in a set of thread ids."""
+    me = threading.get_native_id()
+    threads.add(me)
+    try:
+        yield
+    finally:
+        threads.discard(me)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ import pyfuse3
 import trio
 
 import cowfs
-from cowfs.daemon.process import kernel_unmount
+from cowfs.daemon.unmounting import kernel_unmount
 
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
 _HEAD = struct.Struct(">cQI")
