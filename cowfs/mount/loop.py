@@ -135,7 +135,12 @@ class Loop:
             log.warning("this pyfuse3 has no _wait_fuse_readable: requests are slower")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._drain_when_idle)
-            await pyfuse3.main(max_tasks=_MAX_TASKS)
+            try:
+                await pyfuse3.main(max_tasks=_MAX_TASKS)
+            except* ConnectionAbortedError:
+                # An end like any other: what a read of /dev/fuse says when the last user of a
+                # detached mount goes, now and then instead of ENODEV, or when it was aborted.
+                log.info("the kernel ended the connection")
             nursery.cancel_scope.cancel()
 
     def _drain(self) -> None:
