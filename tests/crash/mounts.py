@@ -83,11 +83,10 @@ class Chain:
 
     def _work(self, mount: Mounted, seed: int, kill: Kill, cut: Callable[[], None]) -> None:
         with _gone_is_an_error():
-            state = self._look(mount)
-        calls = [*plan(state, seed, _OPERATIONS), ("create", b"last-%d" % seed)]
-        calls.append(("unmount", mount.in_place))
+            state = look(mount, self.known)
+        calls = calls_of(state, seed, in_place=mount.in_place)
         progress = Progress(state, calls, self.known.ids, paged=True)
-        child = Child(lambda report: _make_calls(mount, calls, report))
+        child = Child(lambda report: make_calls(mount, calls, report))
         for word, *values in child.reports():
             progress.note([word, *values])
             if kill.due(progress):
@@ -98,25 +97,33 @@ class Chain:
         child.wait()
         self.known = progress.knowledge()
 
-    def _look(self, mount: Mounted) -> State:
-        """What the mount shows is a state that may be, and the store is sound."""
-        with mount.client() as client:
-            client.call("flush")
-            base_fd = client.take_fd()
-        assert base_fd is not None
-        try:
-            view = directory_view(str(self.at))
-            problems = mount.call("status")["health"]["problems"]
-            with reading(self.store, base_fd) as workspace:
-                ids, branch = checkpoint_ids(workspace.reader), workspace.branch
-                found = Found(view, view_of_base(base_fd), ids, branch.undo, branch.redo)
-                state = matching(self.known, found)
-                check_workspace(workspace, Knowledge([state], self.known.ids))
-        finally:
-            os.close(base_fd)
-        if problems:
-            raise CrashError(f"the workspace reports {problems}")
-        return state
+
+def calls_of(state: State, seed: int, *, in_place: bool) -> list[Call]:
+    """The calls of one life, to its end in order."""
+    calls = [*plan(state, seed, _OPERATIONS), ("create", b"last-%d" % seed)]
+    return [*calls, ("unmount", in_place)]
+
+
+def look(mount: Mounted, known: Knowledge) -> State:
+    """What the mount shows is a state that may be, which is returned, and the store is sound.
+    Raises CrashError."""
+    with mount.client() as client:
+        client.call("flush")
+        base_fd = client.take_fd()
+    assert base_fd is not None
+    try:
+        view = directory_view(str(mount.mountpoint))
+        problems = mount.call("status")["health"]["problems"]
+        with reading(mount.store, base_fd) as workspace:
+            ids, branch = checkpoint_ids(workspace.reader), workspace.branch
+            found = Found(view, view_of_base(base_fd), ids, branch.undo, branch.redo)
+            state = matching(known, found)
+            check_workspace(workspace, Knowledge([state], known.ids))
+    finally:
+        os.close(base_fd)
+    if problems:
+        raise CrashError(f"the workspace reports {problems}")
+    return state
 
 
 @contextlib.contextmanager
@@ -132,7 +139,8 @@ def _gone_is_an_error() -> Iterator[None]:
         raise _GoneError(str(error)) from None
 
 
-def _make_calls(mount: Mounted, calls: list[Call], report: Report) -> None:
+def make_calls(mount: Mounted, calls: list[Call], report: Report) -> None:
+    """Make calls, each reported before and after, as long as the daemon lives."""
     os.umask(0)
     ids = _ids(mount)
     for call in calls:
