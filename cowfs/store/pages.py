@@ -17,7 +17,10 @@ The layout is that of LMDB 0.9 on 64-bit machines (data version 1, little-endian
             each)
 
 A page that the newest transaction needs is not reused as long as a read transaction lives that was
-begun before: the caller holds one, or knows that nobody writes.
+begun before: the caller holds one, or knows that nobody writes. Nor are pages reused that the
+transaction before the newest one needs: what each of the two meta pages leads to is whole.
+
+store/salvage.py takes what is sound out of a file in which something is not.
 
 Threading: only reads; may run anywhere.
 """
@@ -36,15 +39,18 @@ _NODE = Struct("<HHHH")
 _META = Struct("<IIQQ")
 _TABLE = Struct("<IHHQQQQQ")
 _ID = Struct("<Q")
+_OFFSET = Struct("<H")
 _HEADER_SIZE = _HEADER.size
 _NODE_SIZE = _NODE.size
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _BRANCH, _LEAF, _OVERFLOW, _META_PAGE = 1, 2, 4, 8
 _BIG, _SUB = 1, 2
+_INTEGER_KEYS, _NO_DIRECTORY = 0x08, 0x4000
+"""Flags of the free list, where LMDB keeps those of the environment, too."""
 _NONE = (1 << 64) - 1
 _MAX_DEPTH = 32
 _EVERY = 1024
-FREE_LIST, MAIN = "(free list)", "(tables)"
+FREE_LIST, MAIN, META = "(free list)", "(tables)", "(meta)"
 _BEYOND = "it lies beyond the end of the file"
 _ATTEMPTS = 10
 
@@ -57,6 +63,7 @@ class Table:
     """LMDB's record of a table."""
 
     page_size: int
+    flags: int
     depth: int
     branches: int
     leaves: int
@@ -67,8 +74,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """One of the two meta pages."""
+    """One of the two meta pages, by its number."""
 
+    page: int
     free: Table
     main: Table
     last_page: int
@@ -77,11 +85,33 @@ class Meta:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A finding: the table, the page (0 for the table as a whole), and what is wrong."""
+    """A finding: the table, the page (0 for the table as a whole), and what is wrong.
+
+    low, high: records with keys from `low` on and before `high` (None: to the end) cannot be
+    reached because of it; none when both are empty.
+    """
 
     table: str
     page: int
     detail: str
+    low: bytes = b""
+    high: bytes | None = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One record of a leaf page. place: where its value begins, or what leads to it when that is
+    long (`big`); size: of the value, in bytes."""
+
+    key: bytes
+    flags: int
+    place: int
+    size: int
+
+    @property
+    def big(self) -> bool:
+        """Whether the value has pages of its own; at `place` stands the number of the first."""
+        return bool(self.flags & _BIG)
 
 
 class DamagedFileError(Exception):
@@ -89,38 +119,55 @@ class DamagedFileError(Exception):
 
 
 def _table(data: bytes | mmap.mmap, at: int) -> Table:
-    pad, _, depth, branches, leaves, overflows, entries, root = _TABLE.unpack_from(data, at)
-    return Table(pad, depth, branches, leaves, overflows, entries, root)
+    return Table(*_TABLE.unpack_from(data, at))
 
 
 def read_metas(path: Path) -> list[Meta]:
     """The meta pages that make sense, newest first."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        found = []
-        page_size = mmap.PAGESIZE
-        for number in (0, 1):
-            data = os.pread(file.fileno(), page_size, number * page_size)
-            meta = _meta(data)
-            if meta is not None and meta.free.page_size == page_size and size >= 2 * page_size:
-                found.append(meta)
+    found = [meta for meta, _ in _both_metas(path) if meta is not None]
     found.sort(key=lambda meta: meta.transaction, reverse=True)
     return found
 
 
-def _meta(data: bytes) -> Meta | None:
+def meta_damage(path: Path) -> list[Damage]:
+    """What is wrong with the meta pages. LMDB writes them in turns, one for each transaction."""
+    both = _both_metas(path)
+    found = [Damage(META, page, fault) for page, (_, fault) in enumerate(both) if fault]
+    one, other = (meta.transaction if meta else 0 for meta, _ in both)
+    if not found and abs(one - other) != 1 and one + other:
+        fault = f"one is of transaction {one}, the other of {other}"
+        found.append(Damage(META, 0 if one > other else 1, fault))
+    return found
+
+
+def _both_metas(path: Path) -> list[tuple[Meta | None, str]]:
+    """For both meta pages: what it says when it makes sense, else why not."""
+    with open(path, "rb") as file:
+        pages = [os.pread(file.fileno(), mmap.PAGESIZE, n * mmap.PAGESIZE) for n in (0, 1)]
+    return [_meta(data, number) for number, data in enumerate(pages)]
+
+
+def _meta(data: bytes, number: int) -> tuple[Meta | None, str]:
     if len(data) < _HEADER_SIZE + _META.size + 2 * _TABLE.size + 2 * _ID.size:
-        return None
-    flags = _HEADER.unpack_from(data)[2]
+        return None, "the file ends before it"
+    page, _, flags, _, _ = _HEADER.unpack_from(data)
     at = _HEADER_SIZE
     magic, version, _, _ = _META.unpack_from(data, at)
-    if magic != _MAGIC or version != _VERSION or not flags & _META_PAGE:
-        return None
+    if (page, flags, magic, version) != (number, _META_PAGE, _MAGIC, _VERSION):
+        return None, "it is no meta page"
     at += _META.size
     free, main = _table(data, at), _table(data, at + _TABLE.size)
     at += 2 * _TABLE.size
     last, transaction = _ID.unpack_from(data, at)[0], _ID.unpack_from(data, at + 8)[0]
-    return Meta(free, main, last, transaction)
+    if free.page_size != mmap.PAGESIZE:
+        return None, f"it says that pages have {free.page_size} bytes"
+    if main.flags or free.flags & ~_NO_DIRECTORY != _INTEGER_KEYS:
+        return None, f"its tables have the flags {free.flags:#x} and {main.flags:#x}"
+    if any(root != _NONE and not 2 <= root <= last for root in (free.root, main.root)):
+        return None, "its tables begin outside the pages in use"
+    if transaction and transaction & 1 != number:
+        return None, f"it belongs to transaction {transaction}, whose meta page is the other one"
+    return Meta(number, free, main, last, transaction), ""
 
 
 def is_cut_off(path: Path) -> bool:
@@ -139,19 +186,41 @@ def is_cut_off(path: Path) -> bool:
     return False
 
 
-class PageCheck:
-    """One walk over a store's data file. `pages`: how many were looked at, headers only of the
-    overflow pages."""
+def nodes_of(data: mmap.mmap, page: int) -> list[Node] | str:
+    """The nodes of a page by their order, or what is wrong with one of them."""
+    base, size = page * mmap.PAGESIZE, mmap.PAGESIZE
+    _, _, _, lower, upper = _HEADER.unpack_from(data, base)
+    nodes = []
+    for index in range((lower - _HEADER_SIZE) >> 1):
+        at = _OFFSET.unpack_from(data, base + _HEADER_SIZE + 2 * index)[0]
+        if at < upper or at + _NODE_SIZE > size or at & 1:
+            return f"node {index} lies at {at}"
+        low, high, flags, length = _NODE.unpack_from(data, base + at)
+        start = at + _NODE_SIZE
+        if start + length > size:
+            return f"the key of node {index} reaches beyond the page"
+        key = data[base + start : base + start + length]
+        nodes.append(Node(key, flags, base + start + length, low | high << 16))
+    return nodes
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+
+class PageCheck:
+    """One walk over a store's data file, from its newest meta page or a given one. `pages`: how
+    many were looked at, headers only of the overflow pages. used: one bit for each page that
+    belongs to a table or to the free list, or is free."""
+
+    def __init__(
+        self, path: Path, progress: Progress | None = None, meta: Meta | None = None
+    ) -> None:
         self._path = path
         self.pages = 0
         self.total = 0
         self._progress = progress
+        self._meta = meta
         self._data: mmap.mmap
         self._page_size = mmap.PAGESIZE
         self._last = 0
-        self._used = bytearray()
+        self.used = bytearray()
         self._counts = [0, 0, 0, 0]
         self._tables: list[tuple[str, Table]] = []
         self._free: list[int] = []
@@ -163,22 +232,30 @@ class PageCheck:
 
     def run(self) -> Iterator[Damage]:
         """All damage found. Raises DamagedFileError."""
-        metas = read_metas(self._path)
-        while metas and metas != (again := read_metas(self._path)):
-            metas = again  # a commit came in between
-        if not metas:
-            raise DamagedFileError("neither of its meta pages can be read")
-        meta = metas[0]
+        meta = self._meta or self._newest()
+        if self._meta is None:
+            yield from meta_damage(self._path)
         self._last = meta.last_page
         self.total = meta.last_page + 1
-        self._used = bytearray(meta.last_page // 8 + 1)
         with open(self._path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
+            self.used = bytearray(min(meta.last_page, size // self._page_size) // 8 + 1)
             self._data = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
             try:
                 yield from self._walk_all(meta)
             finally:
-                self._data.close()
+                self._end()
+
+    def _newest(self) -> Meta:
+        metas = read_metas(self._path)
+        while metas and metas != (again := read_metas(self._path)):
+            metas = again  # a commit came in between
+        if not metas:
+            raise DamagedFileError("neither of its two meta pages can be read")
+        return metas[0]
+
+    def _end(self) -> None:
+        self._data.close()
 
     def _walk_all(self, meta: Meta) -> Iterator[Damage]:
         yield from self._walk_table(MAIN, meta.main)
@@ -188,10 +265,12 @@ class PageCheck:
         for page in self._free:
             if page < 2 or page > self._last:
                 yield Damage(FREE_LIST, page, "a free page lies outside the file")
-            elif self._used[page >> 3] & 1 << (page & 7):
+            elif page >> 3 >= len(self.used):
+                continue  # the file may be shorter than it was
+            elif self.used[page >> 3] & 1 << (page & 7):
                 yield Damage(FREE_LIST, page, "it is in use, but also free")
             else:
-                self._used[page >> 3] |= 1 << (page & 7)
+                self.used[page >> 3] |= 1 << (page & 7)
 
     def _walk_table(self, name: str, table: Table) -> Iterator[Damage]:
         self._counts = [0, 0, 0, 0]
@@ -205,6 +284,8 @@ class PageCheck:
         if not damaged and found != wanted:
             kinds = "branch pages, leaf pages, overflow pages and entries"
             yield Damage(name, 0, f"it should have {wanted}, but has {found} {kinds}")
+        if table.flags and name not in (MAIN, FREE_LIST):
+            yield Damage(name, 0, f"it has the flags {table.flags:#x}")
 
     def _claim(self, name: str, page: int, count: int = 1) -> str:
         """Mark pages as used; what is wrong with that, "" when nothing is."""
@@ -213,9 +294,9 @@ class PageCheck:
         if (page + count) * self._page_size > len(self._data):
             return _BEYOND
         for number in range(page, page + count):
-            if self._used[number >> 3] & 1 << (number & 7):
+            if self.used[number >> 3] & 1 << (number & 7):
                 return f"page {number} belongs to something else as well"
-            self._used[number >> 3] |= 1 << (number & 7)
+            self.used[number >> 3] |= 1 << (number & 7)
         self.pages += count
         if self._progress is not None and self.pages % _EVERY < count:
             self._progress("pages", self.pages, self.total)
@@ -225,99 +306,87 @@ class PageCheck:
         self, name: str, page: int, depth: int, low: bytes, high: bytes | None
     ) -> Iterator[Damage]:
         """Check a page and what is below it; its keys lie in [low, high)."""
-        if fault := self._claim(name, page):
-            yield Damage(name, page, fault)
+        fault = self._claim(name, page)
+        if not fault and not 0 < depth <= _MAX_DEPTH:
+            fault = "it lies deeper than the table says"
+        nodes: list[Node] | str = fault or self._header_fault(page, depth) or self._nodes_of(page)
+        if isinstance(nodes, list):
+            nodes = self._order_fault(name, nodes, depth, low, high) or nodes
+        if isinstance(nodes, str):
+            yield Damage(name, page, nodes, low, high)
             return
-        if not 0 < depth <= _MAX_DEPTH:
-            yield Damage(name, page, "it lies deeper than the table says")
-            return
-        base = page * self._page_size
-        number, _, flags, lower, upper = _HEADER.unpack_from(self._data, base)
-        if fault := self._header_fault(page, number, flags & 0xF, lower, upper, depth):
-            yield Damage(name, page, fault)
-            return
-        count = (lower - _HEADER_SIZE) >> 1
-        nodes = []
-        before = None
-        for index in range(count):
-            at = int.from_bytes(
-                self._data[base + _HEADER_SIZE + 2 * index : base + _HEADER_SIZE + 2 * index + 2],
-                "little",
-            )
-            if at < upper or at + _NODE_SIZE > self._page_size or at & 1:
-                yield Damage(name, page, f"node {index} lies at {at}")
-                return
-            node = _NODE.unpack_from(self._data, base + at)
-            start = at + _NODE_SIZE
-            if start + node[3] > self._page_size:
-                yield Damage(name, page, f"the key of node {index} reaches beyond the page")
-                return
-            key = self._data[base + start : base + start + node[3]]
-            implicit = depth > 1 and index == 0  # a branch's first key is never looked at
-            if not implicit and name != FREE_LIST:
-                if (before is not None and key <= before) or key < low:
-                    yield Damage(name, page, f"the key of node {index} is out of order")
-                    return
-                if high is not None and key >= high:
-                    yield Damage(name, page, f"the key of node {index} belongs to another page")
-                    return
-                before = key
-            nodes.append((node, key, start + node[3]))
         if depth == 1:
             self._counts[1] += 1
             yield from self._leaf(name, page, nodes)
             return
         self._counts[0] += 1
-        for index, (node, key, _) in enumerate(nodes):
-            child = node[0] | node[1] << 16 | node[2] << 32
-            upper_key = nodes[index + 1][1] if index + 1 < count else high
-            yield from self._walk(name, child, depth - 1, key if index else low, upper_key)
+        for index, node in enumerate(nodes):
+            child = node.size | node.flags << 32
+            upper_key = nodes[index + 1].key if index + 1 < len(nodes) else high
+            yield from self._walk(name, child, depth - 1, node.key if index else low, upper_key)
 
-    def _header_fault(
-        self, page: int, number: int, kind: int, lower: int, upper: int, depth: int
-    ) -> str:
+    def _nodes_of(self, page: int) -> list[Node] | str:
+        return nodes_of(self._data, page)
+
+    def _header_fault(self, page: int, depth: int) -> str:
+        base = page * self._page_size
+        number, _, flags, lower, upper = _HEADER.unpack_from(self._data, base)
         if number != page:
             return f"it says that it is page {number}"
-        if kind != (_LEAF if depth == 1 else _BRANCH):
-            return f"it has the type {kind}"
+        if flags & 0xF != (_LEAF if depth == 1 else _BRANCH):
+            return f"it has the type {flags & 0xF}"
         if not _HEADER_SIZE <= lower <= upper <= self._page_size or lower & 1:
             return f"its bounds are {lower} and {upper}"
         if lower == _HEADER_SIZE or (depth > 1 and lower < _HEADER_SIZE + 4):
             return "it has too few nodes"
         return ""
 
-    def _leaf(
-        self, name: str, page: int, nodes: list[tuple[tuple[int, int, int, int], bytes, int]]
-    ) -> Iterator[Damage]:
-        base = page * self._page_size
-        for index, (node, key, start) in enumerate(nodes):
+    def _order_fault(
+        self, name: str, nodes: list[Node], depth: int, low: bytes, high: bytes | None
+    ) -> str:
+        """Keys ascend and lie in [low, high); those of the free list are numbers."""
+        if name == FREE_LIST:
+            return ""
+        before: bytes | None = None
+        for index, node in enumerate(nodes):
+            if depth > 1 and index == 0:
+                continue  # a branch's first key is never looked at
+            if (before is not None and node.key <= before) or node.key < low:
+                return f"the key of node {index} is out of order"
+            if high is not None and node.key >= high:
+                return f"the key of node {index} belongs to another page"
+            before = node.key
+        return ""
+
+    def _leaf(self, name: str, page: int, nodes: list[Node]) -> Iterator[Damage]:
+        end = (page + 1) * self._page_size
+        for index, node in enumerate(nodes):
             self._counts[3] += 1
-            size = node[0] | node[1] << 16
-            kept = 8 if node[2] & _BIG else size
-            if start + kept > self._page_size or node[2] & ~(_BIG | _SUB):
-                yield Damage(name, page, f"the value of node {index} reaches beyond the page")
-                continue
-            place = base + start
-            if node[2] & _BIG:
-                place, fault = self._overflow(name, _ID.unpack_from(self._data, place)[0], size)
-                if fault:
-                    yield Damage(name, page, f"the value of node {index}: {fault}")
-                    continue
-            if name == FREE_LIST:
-                yield from self._free_pages(page, place, size)
-            elif bool(node[2] & _SUB) != (name == MAIN):
-                yield Damage(name, page, f"node {index} has the flags {node[2]}")
-            elif name == MAIN and size != _TABLE.size:
-                yield Damage(name, page, f"node {index} is no table")
+            place, fault = node.place, ""
+            if place + (8 if node.big else node.size) > end or node.flags & ~(_BIG | _SUB):
+                fault = f"the value of node {index} reaches beyond the page"
+            elif node.big:
+                number = _ID.unpack_from(self._data, place)[0]
+                place, fault = self._overflow(name, number, node.size)
+                fault = fault and f"the value of node {index}: {fault}"
+            if not fault and name != FREE_LIST and bool(node.flags & _SUB) != (name == MAIN):
+                fault = f"node {index} has the flags {node.flags}"
+            if not fault and name == MAIN and node.size != _TABLE.size:
+                fault = f"node {index} is no table"
+            if fault:
+                yield Damage(name, page, fault, node.key, node.key + b"\0")
+            elif name == FREE_LIST:
+                yield from self._free_pages(page, place, node.size)
             elif name == MAIN:
-                self._tables.append((key.decode("ascii", "replace"), _table(self._data, place)))
+                table = _table(self._data, place)
+                self._tables.append((node.key.decode("ascii", "replace"), table))
 
     def _overflow(self, name: str, page: int, size: int) -> tuple[int, str]:
         """(place of a long value, what is wrong with it).
 
         A value that replaced a longer one in the same transaction has more pages than it needs.
         """
-        needed = (_HEADER_SIZE - 1 + size) // self._page_size + 1
+        needed = pages_for(size)
         if fault := self._claim(name, page):
             return 0, fault
         base = page * self._page_size
@@ -339,3 +408,8 @@ class PageCheck:
             _ID.unpack_from(self._data, place + _ID.size * index)[0]
             for index in range(1, count + 1)
         ]
+
+
+def pages_for(size: int) -> int:
+    """How many pages a long value takes."""
+    return (_HEADER_SIZE - 1 + size) // mmap.PAGESIZE + 1
