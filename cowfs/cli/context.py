@@ -20,7 +20,6 @@ from cowfs.cli import output
 from cowfs.client import places
 from cowfs.client.places import Place
 from cowfs.client.rpc import Client, ConnectionFailedError
-from cowfs.daemon.unmounting import is_dead
 from cowfs.errors import (
     CowfsError,
     DaemonUnreachableError,
@@ -29,6 +28,7 @@ from cowfs.errors import (
     StoreMissingError,
     UsageError,
 )
+from cowfs.mounts import is_dead
 
 if TYPE_CHECKING:
     from cowfs.service.engine import LocalEngine

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from cowfs.client import places
 from cowfs.client.rpc import Client, ConnectionFailedError, RpcError
-from cowfs.daemon.unmounting import is_dead
 from cowfs.errors import CowfsError, as_cowfs_error
+from cowfs.mounts import FUSE_DEVICE, fuse_fault, is_dead
 
 OK, NOTE, BAD = "ok", "note", "bad"
 
@@ -83,7 +83,7 @@ def machine() -> Iterator[Finding]:
     )
     yield _libraries()
     yield _kernel(os.uname().release)
-    yield _device("/dev/fuse")
+    yield _device(FUSE_DEVICE)
     yield _fusermount()
     yield _control("/sys/fs/fuse/connections")
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -117,16 +117,8 @@ def _kernel(release: str) -> Finding:
 
 
 def _device(path: str) -> Finding:
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
-    except FileNotFoundError:
-        advice = "As root: `modprobe fuse`; start a container with --device /dev/fuse."
-        return Finding(BAD, "fuse", f"there is no {path}", advice)
-    except PermissionError:
-        return Finding(BAD, "fuse", f"{path} is closed to this user", f"As root: chmod 666 {path}")
-    except OSError as error:
-        advice = "As root: `modprobe fuse`."
-        return Finding(BAD, "fuse", f"{path} cannot be opened: {error.strerror}", advice)
+    if fault := fuse_fault(path):
+        return Finding(BAD, "fuse", *fault)
     return Finding(OK, "fuse", f"{path} can be opened")
 
 

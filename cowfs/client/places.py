@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import os
 
+from cowfs import mounts as kernel
+
 TYPE = "fuse.cowfs"
 
 
@@ -49,40 +51,26 @@ def data_directory() -> str:
     return os.path.join(home, "cowfs")
 
 
-def _unescape(text: str) -> str:
-    """A field of mountinfo: octal escapes of space, tab, newline and backslash."""
-    if "\\" not in text:
-        return text
-    out = []
-    parts = text.split("\\")
-    out.append(parts[0])
-    for part in parts[1:]:
-        out.append(chr(int(part[:3], 8)) + part[3:])
-    return "".join(out)
-
-
 def _unquote(source: str) -> str:
-    """The store's path of a mount's source, in which the daemon wrote odd bytes as %XX."""
+    """The store's path of a mount's source, in which the daemon wrote odd bytes as %XX.
+
+    Anybody can mount something with any source: what is no such text stays as it is.
+    """
     if "%" not in source:
         return source
     first, *parts = source.split("%")
     data = os.fsencode(first)
     for part in parts:
-        data += bytes((int(part[:2], 16),)) + os.fsencode(part[2:])
+        digits = part[:2]
+        if len(digits) != 2 or digits.strip("0123456789ABCDEF"):
+            return source
+        data += bytes((int(digits, 16),)) + os.fsencode(part[2:])
     return os.fsdecode(data)
 
 
 def mounts() -> list[tuple[str, str]]:
     """(mountpoint, store) of every cowfs mount that this process can see, in mount order."""
-    found = []
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            if f" {TYPE} " in line:
-                fields = line.split(" ")
-                at = fields.index("-")
-                if fields[at + 1] == TYPE:
-                    found.append((_unescape(fields[4]), _unquote(fields[at + 2])))
-    return found
+    return [(row.mountpoint, _unquote(row.source)) for row in kernel.mounts(kind=TYPE)]
 
 
 def registry(directory: str | None = None) -> list[dict[str, str]]:

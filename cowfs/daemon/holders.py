@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from cowfs.mounts import mounts, top_mount
+
 
 class Holder(NamedTuple):
     """A process that uses the mount. `uses`: paths and how they are used, at most a few."""
@@ -27,7 +29,8 @@ def holders(mountpoint: str, asking: int = 0) -> list[Holder]:
     count as held by a process that sees them: its daemon would have to go on.
     """
     found = []
-    device = _device(mountpoint)
+    ours = top_mount(mountpoint)
+    device = ours.device if ours is not None else ""
     namespaces = {_namespace("self")}
     if others := _other_mounts("self", device, mountpoint):
         found.append(Holder(1, _name("1"), [f"bind mount {path}" for path in others[:5]]))
@@ -52,44 +55,16 @@ def _namespace(pid: str) -> str:
         return os.readlink("/proc/self/ns/mnt")
 
 
-def _mounts(pid: str) -> list[tuple[str, str, bool]]:
-    """(device, mountpoint, whether mounts and unmounts elsewhere are followed) of what a process
-    sees mounted (proc(5), mountinfo)."""
-    try:
-        with open(f"/proc/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            rows = [line.split(" ") for line in file]
-    except OSError:
-        return []
-    return [
-        (row[2], row[4], any(f.startswith(("shared:", "master:")) for f in row[6 : row.index("-")]))
-        for row in rows
-    ]
-
-
-def _escaped(path: str) -> str:
-    """A path as mountinfo has it."""
-    for char in "\\ \t\n":
-        path = path.replace(char, f"\\{ord(char):03o}")
-    return path
-
-
-def _device(mountpoint: str) -> str:
-    """The number, major:minor, of the mount that is on top there."""
-    wanted = _escaped(mountpoint)
-    found = [device for device, at, _ in _mounts("self") if at == wanted]
-    return found[-1] if found else ""
-
-
 def _other_mounts(pid: str, device: str, mountpoint: str) -> list[str]:
     """Where else a process sees the device mounted. In another namespace (`mountpoint` is "") a
     mount that follows ours goes with it."""
     found = [
-        at
-        for number, at, follows in _mounts(pid)
-        if number == device and not (follows and not mountpoint)
+        mount.mountpoint
+        for mount in mounts(pid)
+        if mount.device == device and not (mount.follows and not mountpoint)
     ]
-    if _escaped(mountpoint) in found:
-        found.remove(_escaped(mountpoint))
+    if mountpoint in found:
+        found.remove(mountpoint)
     return found
 
 

@@ -30,7 +30,6 @@ from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.sealer import Sealer
 from cowfs.daemon.standby import Standby
-from cowfs.daemon.unmounting import is_dead, kernel_unmount
 from cowfs.daemon.walker import Walker
 from cowfs.errors import (
     BusyError,
@@ -45,6 +44,7 @@ from cowfs.errors import (
 )
 from cowfs.mount.kernel import Kernel
 from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
+from cowfs.mounts import fuse_fault, is_dead, unmount
 from cowfs.service.apply import apply, unfinished
 from cowfs.service.engine import LocalEngine, commit
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
@@ -235,7 +235,7 @@ class Daemon:
         except (CowfsError, OSError, LoopEndedError) as error:
             log.error("unmounting after a signal: %s", error)
             try:
-                kernel_unmount(self.config.mountpoint, lazy=True)
+                unmount(self.kernel.mountpoint(), lazy=True)
             except OSError as second:
                 log.error("the mount stays: %s", second)
             self.loop.stop()
@@ -249,7 +249,7 @@ class Daemon:
         Raises BusyError, StoreFullError, StoreUnwritableError, ApplyConflictError,
         UnmountFailedError: the mount then goes on.
         """
-        mountpoint = self.config.mountpoint
+        mountpoint = self.kernel.mountpoint()
         held = holders(mountpoint, author.pid)
         if held and not force:
             raise BusyError(path=mountpoint, holders=describe(held), pids=[h.pid for h in held])
@@ -262,7 +262,7 @@ class Daemon:
             applied = apply(self.engine, author, progress).to_json()
             reached("unmount.applied")
         try:
-            kernel_unmount(mountpoint, lazy=force)
+            unmount(mountpoint, lazy=force)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 names = describe(holders(mountpoint)) or "a process that cannot be seen"
@@ -315,7 +315,7 @@ def _start_again(config: Config) -> None:
     if len(recent) >= _MOST_CRASHES:
         return
     while is_dead(config.mountpoint):
-        kernel_unmount(config.mountpoint, lazy=True)
+        unmount(config.mountpoint, lazy=True)
     again = json.dumps(asdict(replace(config, crashes=(*recent, moment))))
     nobody = os.open(os.devnull, os.O_WRONLY)
     os.set_inheritable(nobody, True)
@@ -346,16 +346,9 @@ def mount_source(store: str) -> str:
 
 def check_fuse() -> None:
     """Raises FuseUnavailableError with what to do, before anything was touched."""
-    if not os.path.exists("/dev/fuse"):
-        raise FuseUnavailableError(
-            detail="there is no /dev/fuse",
-            advice="Load it (`modprobe fuse`); start a container with --device /dev/fuse.",
-        )
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
-        raise FuseUnavailableError(
-            detail="/dev/fuse is closed to this user",
-            advice="As root: `chmod 666 /dev/fuse` (most distributions ship it that way).",
-        )
+    if fault := fuse_fault():
+        detail, advice = fault
+        raise FuseUnavailableError(detail=detail, advice=advice)
 
 
 def _mount_advice() -> str:

@@ -21,6 +21,9 @@ import pyfuse3
 
 from cowfs.mount.loop import Loop
 from cowfs.mount.upkeep import GHOSTS_INO, GHOSTS_NAME
+from cowfs.mounts import place_of, top_mount
+
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Ghosts:
@@ -28,14 +31,28 @@ class Ghosts:
 
     def __init__(self, loop: Loop, mountpoint: str) -> None:
         self._operations = loop.operations
-        self._mountpoint = os.fsencode(mountpoint)
+        self._mountpoint = mountpoint
+        mount = top_mount(mountpoint)
+        self._name = mount.device if mount is not None else "0:0"
+        major, _, minor = self._name.partition(":")
+        self._device = os.makedev(int(major), int(minor))
         self._lock = threading.Lock()
+
+    @property
+    def device(self) -> int:
+        """The mount's st_dev."""
+        return self._device
+
+    def mountpoint(self) -> str:
+        """Where the mount is now. Raises FileNotFoundError."""
+        return place_of(self._name, self._mountpoint)
 
     @contextlib.contextmanager
     def root(self) -> Iterator[int]:
         """A descriptor of the top of the mount."""
-        fd = os.open(self._mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(self.mountpoint(), os.O_RDONLY | _DIRECTORY)
         try:
+            self._must_be_ours(fd)
             yield fd
         finally:
             os.close(fd)
@@ -62,10 +79,36 @@ class Ghosts:
 
     @contextlib.contextmanager
     def _hidden_directory(self) -> Iterator[int]:
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        fd = os.open(self._mountpoint + b"/" + GHOSTS_NAME, flags)
+        path = os.fsencode(self.mountpoint()) + b"/" + GHOSTS_NAME
+        fd = os.open(path, os.O_PATH | _DIRECTORY)
         try:
+            self._must_be_ours(fd)
             yield fd
+        finally:
+            os.close(fd)
+
+    def _must_be_ours(self, fd: int) -> None:
+        """A path may lead elsewhere: somebody put something in its way, or mounted it over it.
+        Raises OSError(ESTALE)."""
+        if os.fstat(fd).st_dev != self._device:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    @contextlib.contextmanager
+    def parent(self, root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """(descriptor of the directory, name) of a path below `root`, the top of the mount.
+
+        Symbolic links and other mounts are not followed, whatever became of the path meanwhile: a
+        ghost's calls change nothing here, but would do so elsewhere. Raises OSError.
+        """
+        directory, _, name = path.rpartition(b"/")
+        fd = os.open(b".", os.O_PATH | _DIRECTORY, dir_fd=root)
+        try:
+            for part in directory.split(b"/") if directory else ():
+                below = os.open(part, os.O_PATH | _DIRECTORY, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            self._must_be_ours(fd)
+            yield fd, name or b"."
         finally:
             os.close(fd)
 

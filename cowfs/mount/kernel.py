@@ -27,6 +27,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ from cowfs.mount.ghosts import Ghosts, hidden_name, notify, open_hidden, place
 from cowfs.mount.holding import Holder
 from cowfs.mount.loop import Loop, LoopEndedError
 from cowfs.mount.watchers import (
+    Find,
     announce_gone,
     announce_new,
     watched_inodes,
@@ -61,7 +63,6 @@ class Kernel:
         """`watch_limit`: how many names a restore announces to watchers one by one."""
         self._watch_limit = watch_limit
         self._loop = loop
-        self._mountpoint = os.fsencode(mountpoint)
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
         self._closed: SimpleQueue[int | frozenset[int] | None] = SimpleQueue()
@@ -69,6 +70,10 @@ class Kernel:
         loop.volume.external.on_adopted = self._adopted
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
+
+    def mountpoint(self) -> str:
+        """Where the mount is now. Raises FileNotFoundError."""
+        return self._ghosts.mountpoint()
 
     def close(self) -> None:
         """End the evictor thread."""
@@ -178,8 +183,8 @@ class Kernel:
 
     def _audience(self) -> Audience:
         """Who watches something on this mount."""
-        device = os.stat(self._mountpoint).st_dev
-        return Audience(frozenset(watched_inodes(device)), self._watch_limit)
+        watched = watched_inodes(self._ghosts.device)
+        return Audience(frozenset(watched), self._watch_limit)
 
     def _invalidate(self, invalidation: Invalidation, settled: set[int]) -> None:
         """Make the kernel forget what changed; of `settled` it has the size and times."""
@@ -203,9 +208,9 @@ class Kernel:
             self._correct_all(files)
 
     def _announce_gone(self, told: Announcement) -> None:
-        used = working_directories(os.fsdecode(self._mountpoint)) if told.gone else set()
-        with self._announcing() as root:
-            dead = announce_gone(root, told, used)
+        used = working_directories(self.mountpoint()) if told.gone else set()
+        with self._announcing() as find:
+            dead = announce_gone(find, told, used)
         if dead:
             self._loop.call(lambda: self._loop.operations.bury(dead))
 
@@ -213,8 +218,8 @@ class Kernel:
         upkeep = self._loop.operations.upkeep
         upkeep.appearing.update((a.parent, a.name) for a in told.appeared)
         try:
-            with self._announcing() as root:
-                announce_new(root, told)
+            with self._announcing() as find:
+                announce_new(find, told)
         finally:
             upkeep.appearing.clear()
         # The calls left the kernel with times of its own and perhaps with absent names.
@@ -224,13 +229,13 @@ class Kernel:
             notify(pyfuse3.invalidate_entry, parent, name)
 
     @contextlib.contextmanager
-    def _announcing(self) -> Iterator[int]:
-        """The calling thread is a ghost that causes events; yields the top of the mount."""
+    def _announcing(self) -> Iterator[Find]:
+        """The calling thread is a ghost that causes events; yields how it finds paths."""
         upkeep = self._loop.operations.upkeep
         with self._ghosts.alone(), self._ghosts.root() as root:
             upkeep.announcing = True
             try:
-                yield root
+                yield partial(self._ghosts.parent, root)
             finally:
                 upkeep.announcing = False
 

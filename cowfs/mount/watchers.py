@@ -18,11 +18,15 @@ import contextlib
 import logging
 import os
 import stat
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from cowfs.tree.announcing import Announcement, Appeared, Modified
 
 log = logging.getLogger(__name__)
 
+Find = Callable[[bytes], AbstractContextManager[tuple[int, bytes]]]
+"""Opens the directory of a path and gives the name in it (`Ghosts.parent`)."""
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -66,7 +70,7 @@ def working_directories(mountpoint: str) -> set[str]:
     return found
 
 
-def announce_gone(root: int, announcement: Announcement, in_use: set[str]) -> list[int]:
+def announce_gone(find: Find, announcement: Announcement, in_use: set[str]) -> list[int]:
     """Before the kernel's caches are dropped: DELETE for what it still has under an old name.
 
     Returns the directories that the kernel now holds for dead. One that is somebody's working
@@ -74,19 +78,16 @@ def announce_gone(root: int, announcement: Announcement, in_use: set[str]) -> li
     """
     dead = []
     for gone in announcement.gone:
-        path, text = gone.path, os.fsdecode(gone.path)
-        if gone.is_directory and any(
-            used == text or used.startswith(text + "/") for used in in_use
-        ):
+        if gone.is_directory and _is_used(os.fsdecode(gone.path), in_use):
             continue
-        with contextlib.suppress(OSError):
-            if os.stat(path, dir_fd=root, follow_symlinks=False).st_ino != gone.ino:
+        with contextlib.suppress(OSError), find(gone.path) as (fd, name):
+            if os.stat(name, dir_fd=fd, follow_symlinks=False).st_ino != gone.ino:
                 continue  # somebody made the kernel look again already
             if gone.is_directory:
-                os.rmdir(path, dir_fd=root)
+                os.rmdir(name, dir_fd=fd)
                 dead.append(gone.ino)
             else:
-                os.unlink(path, dir_fd=root)
+                os.unlink(name, dir_fd=fd)
     return dead
 
 
@@ -94,43 +95,53 @@ def _is_used(path: str, in_use: set[str]) -> bool:
     return any(used == path or used.startswith(path + "/") for used in in_use)
 
 
-def announce_new(root: int, announcement: Announcement) -> None:
+def announce_new(find: Find, announcement: Announcement) -> None:
     """After the caches were dropped: CREATE, MODIFY and CLOSE_WRITE, or ATTRIB on directories."""
     for appeared in announcement.appeared:
-        with contextlib.suppress(OSError):
-            _make(root, appeared)
+        with contextlib.suppress(OSError), find(appeared.path) as (fd, name):
+            _make(fd, name, appeared)
     for modified in announcement.modified:
         try:
-            _touch(root, modified)
+            with find(modified.path) as (fd, name):
+                _touch(fd, name, modified)
         except OSError as error:
             log.info("watchers were not told of %r: %s", modified.path, error)
     for path, mode in announcement.directories:
-        with contextlib.suppress(OSError):
-            os.chmod(path, stat.S_IMODE(mode), dir_fd=root)
+        with contextlib.suppress(OSError), find(path) as (fd, name):
+            _chmod(fd, name, mode)
 
 
-def _make(root: int, appeared: Appeared) -> None:
+def _make(fd: int, name: bytes, appeared: Appeared) -> None:
     mode = appeared.mode
     if stat.S_ISDIR(mode):
-        os.mkdir(appeared.path, dir_fd=root)
+        os.mkdir(name, dir_fd=fd)
     elif stat.S_ISLNK(mode):
-        os.symlink(appeared.target, appeared.path, dir_fd=root)
+        os.symlink(appeared.target, name, dir_fd=fd)
     elif not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
-        os.mknod(appeared.path, stat.S_IFMT(mode) | 0o600, dir_fd=root)
+        os.mknod(name, stat.S_IFMT(mode) | 0o600, dir_fd=fd)
 
 
-def _touch(root: int, modified: Modified) -> None:
+def _chmod(fd: int, name: bytes, mode: int) -> None:
+    """Of the name itself: chmod(2) would follow a symbolic link that came there meanwhile."""
+    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+    try:
+        os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(mode))
+    finally:
+        os.close(place)
+
+
+def _touch(fd: int, name: bytes, modified: Modified) -> None:
     """MODIFY and CLOSE_WRITE for a regular file, ATTRIB for others; its times stay."""
     if not stat.S_ISREG(modified.mode):
-        os.chmod(modified.path, stat.S_IMODE(modified.mode), dir_fd=root)
+        _chmod(fd, name, modified.mode)
         return
     try:
-        fd = os.open(modified.path, _WRITE, dir_fd=root)
+        file = os.open(name, _WRITE, dir_fd=fd)
     except PermissionError:
-        os.chmod(modified.path, 0o600, dir_fd=root)  # a ghost's: only the kernel sees it
-        fd = os.open(modified.path, _WRITE, dir_fd=root)
+        _chmod(fd, name, 0o600)  # a ghost's: only the kernel sees it
+        file = os.open(name, _WRITE, dir_fd=fd)
     try:
-        os.ftruncate(fd, modified.size)
+        os.ftruncate(file, modified.size)
     finally:
-        os.close(fd)
-    os.utime(modified.path, ns=(modified.atime, modified.mtime), dir_fd=root, follow_symlinks=False)
+        os.close(file)
+    os.utime(name, ns=(modified.atime, modified.mtime), dir_fd=fd, follow_symlinks=False)

@@ -23,7 +23,7 @@ import pyfuse3
 import trio
 
 import cowfs
-from cowfs.daemon.unmounting import kernel_unmount
+from cowfs import mounts
 
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
 _HEAD = struct.Struct(">cQI")
@@ -74,7 +74,7 @@ def recording(place: Path, size: int = 0) -> Iterator[tuple[Path, Path]]:
         yield mountpoint, record
     finally:
         with contextlib.suppress(OSError):
-            kernel_unmount(str(mountpoint), lazy=True)
+            mounts.unmount(str(mountpoint), lazy=True)
         try:
             process.wait(_READY_SECONDS)
         finally:
