@@ -29,6 +29,7 @@ from typing import Any, TypeVar, cast
 import pyfuse3
 import trio
 
+from cowfs.mount.handshake import Handshake
 from cowfs.mount.operations import Operations
 from cowfs.mount.upkeep import Parking
 from cowfs.store.writer import TransactionGroup
@@ -168,6 +169,7 @@ class Loop:
         poller.register(self._wake, select.POLLIN)
         poll, clock, checkpoint = poller.poll, time.perf_counter_ns, trio.lowlevel.checkpoint
         operations = self.operations
+        handshake = Handshake(fuse_fd)
         served = deferred = 0
         # With one CPU staying awake would only keep the client from running.
         spin = _SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
@@ -175,6 +177,11 @@ class Loop:
         async def wait() -> bool:
             nonlocal served, deferred
             served += 1
+            if served <= 2:
+                if served == 1:
+                    handshake.hand_on_request()
+                    return True
+                handshake.hand_back_reply()
             if not served % _EVERY:
                 operations.requests = served
                 await checkpoint()
