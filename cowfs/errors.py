@@ -335,6 +335,16 @@ class RepairRefusedError(CowfsError):
     )
 
 
+class RepairNoRoomError(CowfsError):
+    code = "COWFS_REPAIR_NO_ROOM"
+    exit_code = 58
+    message = "repairing the store {path} needs {needed} bytes of disk, and {free} are free"
+    hint = (
+        "Nothing was changed. Its pages are damaged, so another file is made beside it: free room"
+        " there, or copy the store to a disk that has room and repair the copy."
+    )
+
+
 class RepairMountedError(CowfsError):
     code = "COWFS_REPAIR_MOUNTED"
     exit_code = 51

@@ -38,6 +38,7 @@ _HEADER = Struct("<QHHHH")
 _NODE = Struct("<HHHH")
 _META = Struct("<IIQQ")
 _TABLE = Struct("<IHHQQQQQ")
+TABLE_SIZE = _TABLE.size
 _ID = Struct("<Q")
 _OFFSET = Struct("<H")
 _HEADER_SIZE = _HEADER.size
@@ -49,6 +50,7 @@ _INTEGER_KEYS, _NO_DIRECTORY = 0x08, 0x4000
 """Flags of the free list, where LMDB keeps those of the environment, too."""
 _NONE = (1 << 64) - 1
 _MAX_DEPTH = 32
+_KEY_MAX = 511
 _EVERY = 1024
 FREE_LIST, MAIN, META = "(free list)", "(tables)", "(meta)"
 _BEYOND = "it lies beyond the end of the file"
@@ -129,6 +131,19 @@ def read_metas(path: Path) -> list[Meta]:
     return found
 
 
+def worn_metas(path: Path) -> list[Meta]:
+    """What the other meta pages say, if one asks only for what is needed to go on from there."""
+    with open(path, "rb") as file:
+        pages = [os.pread(file.fileno(), mmap.PAGESIZE, n * mmap.PAGESIZE) for n in (0, 1)]
+    found = []
+    for number, data in enumerate(pages):
+        if len(data) == mmap.PAGESIZE and _meta(data, number)[0] is None:
+            meta = _unpack_meta(data, number)
+            if meta.transaction & 1 == number and meta.last_page >= 2:
+                found.append(meta)
+    return found
+
+
 def meta_damage(path: Path) -> list[Damage]:
     """What is wrong with the meta pages. LMDB writes them in turns, one for each transaction."""
     both = _both_metas(path)
@@ -155,10 +170,8 @@ def _meta(data: bytes, number: int) -> tuple[Meta | None, str]:
     magic, version, _, _ = _META.unpack_from(data, at)
     if (page, flags, magic, version) != (number, _META_PAGE, _MAGIC, _VERSION):
         return None, "it is no meta page"
-    at += _META.size
-    free, main = _table(data, at), _table(data, at + _TABLE.size)
-    at += 2 * _TABLE.size
-    last, transaction = _ID.unpack_from(data, at)[0], _ID.unpack_from(data, at + 8)[0]
+    meta = _unpack_meta(data, number)
+    free, main, last, transaction = meta.free, meta.main, meta.last_page, meta.transaction
     if free.page_size != mmap.PAGESIZE:
         return None, f"it says that pages have {free.page_size} bytes"
     if main.flags or free.flags & ~_NO_DIRECTORY != _INTEGER_KEYS:
@@ -167,7 +180,14 @@ def _meta(data: bytes, number: int) -> tuple[Meta | None, str]:
         return None, "its tables begin outside the pages in use"
     if transaction and transaction & 1 != number:
         return None, f"it belongs to transaction {transaction}, whose meta page is the other one"
-    return Meta(number, free, main, last, transaction), ""
+    return meta, ""
+
+
+def _unpack_meta(data: bytes, number: int) -> Meta:
+    at = _HEADER_SIZE + _META.size
+    free, main = _table(data, at), _table(data, at + _TABLE.size)
+    at += 2 * _TABLE.size
+    return Meta(number, free, main, *(_ID.unpack_from(data, at + 8 * n)[0] for n in (0, 1)))
 
 
 def is_cut_off(path: Path) -> bool:
@@ -413,3 +433,34 @@ class PageCheck:
 def pages_for(size: int) -> int:
     """How many pages a long value takes."""
     return (_HEADER_SIZE - 1 + size) // mmap.PAGESIZE + 1
+
+
+def read_table(data: mmap.mmap, place: int) -> Table:
+    """The record of a table at a place of the file."""
+    return _table(data, place)
+
+
+def says_leaf(data: mmap.mmap, page: int) -> bool:
+    """Whether a page says of itself that it is a leaf, and which."""
+    number, _, flags, _, _ = _HEADER.unpack_from(data, page * mmap.PAGESIZE)
+    return int(number) == page and flags & 0xF == _LEAF
+
+
+def loose_nodes(data: mmap.mmap, page: int, *, damaged: bool) -> Iterator[Node]:
+    """What may be nodes of a leaf page. Nothing is known of them but that their keys lie in the
+    page; whoever uses them must check them. damaged: the header is not believed."""
+    base, size = page * mmap.PAGESIZE, mmap.PAGESIZE
+    lower = _HEADER.unpack_from(data, base)[3]
+    end = size if damaged or lower > size else lower
+    for slot in range(_HEADER_SIZE, end - 1, 2):
+        at = _OFFSET.unpack_from(data, base + slot)[0]
+        if at < _HEADER_SIZE or at + _NODE_SIZE > size or at & 1:
+            continue
+        low, high, flags, length = _NODE.unpack_from(data, base + at)
+        start = at + _NODE_SIZE
+        if not 0 < length <= _KEY_MAX or start + length > size or flags & ~(_BIG | _SUB):
+            continue
+        if flags & _BIG and start + length + _ID.size > size:
+            continue
+        key = data[base + start : base + start + length]
+        yield Node(key, flags, base + start + length, low | high << 16)

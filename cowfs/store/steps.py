@@ -71,6 +71,13 @@ STEPS = (
     "close.begin",
     "close.committed",
     "close.done",
+    # service/repair/rebuild.py: another file of what is sound in a damaged one
+    "salvage.begin",
+    "salvage.written",
+    "salvage.repaired",
+    "salvage.kept",
+    "salvage.placed",
+    "salvage.done",
     # daemon/process.py: the end of a mount
     "unmount.begin",
     "unmount.committed",

@@ -17,7 +17,6 @@ from tests.support.volumes import Rig, errno_of
 from tests.verify.sample import Sample, build, noise
 from tests.verify.test_checks import CASES, flip
 from tests.verify.test_robust import damage
-from tests.verify.test_structure import leaf_of, write
 
 Rows = dict[str, dict[bytes, bytes]]
 
@@ -395,14 +394,6 @@ def test_any_damage_gets_better_or_stays(sample: Sample, seed: int) -> None:
             except Exception:
                 continue
             assert digest in rows(sample)["block"]
-
-
-def test_damaged_pages_are_refused(sample: Sample) -> None:
-    write(sample, leaf_of(sample, "link"), 0, (77).to_bytes(8, "little"))
-    before = (sample.store / "data.mdb").read_bytes()
-    with pytest.raises(RepairRefusedError, match="of table link"):
-        mend(sample)
-    assert (sample.store / "data.mdb").read_bytes() == before
 
 
 def test_a_store_in_use_is_not_repaired(sample: Sample) -> None:

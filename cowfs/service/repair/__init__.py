@@ -1,156 +1,36 @@
 """Repairing a store: what exists elsewhere is restored, what follows from other records is rebuilt,
-and what is lost is marked, so that `verify` tells of it once.
+and what is lost is marked, so that `verify` tells of it once (docs/design/repair.md).
 
-Everything is one write transaction of this process, which holds the store's lock. The store is
-verified in it before and after; if the repair would not make it better, nothing is committed
-(docs/design/repair.md).
+A store whose pages are sound is repaired in one write transaction (rounds.py). Of one in which
+pages are damaged another file is made first (rebuild.py), which takes its place if it is good.
 
 Threading: everything runs in the calling thread, which is the only one of its process that writes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cowfs.errors import RepairRefusedError
-from cowfs.service.repair.bench import Action, Bench
-from cowfs.service.repair.blocks import Unreadable
-from cowfs.service.repair.history import mend_history
-from cowfs.service.repair.names import mend_names
-from cowfs.service.repair.strays import set_aside_strays
-from cowfs.service.repair.things import mark_things, mend_things
-from cowfs.service.verify import Bad, Progress, Report, Scan, examine
-from cowfs.store.env import TABLES, Store, Transaction, open_store
-from cowfs.store.pages import DamagedFileError, PageCheck
-from cowfs.store.snapshot import Reader
+from cowfs.service.repair.bench import Action
+from cowfs.service.repair.rebuild import needs_rebuild, rebuild
+from cowfs.service.repair.rounds import Repaired, repair_records
+from cowfs.service.verify import Progress
 from cowfs.volume.base import Base
 
 __all__ = ["Action", "Repaired", "repair"]
-
-_ROUNDS = 8
-_DATA_FILE = "data.mdb"
-
-
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """What a repair did, or would do. before, after: what `verify` says of the store then."""
-
-    actions: list[Action]
-    before: Report
-    after: Report
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data for the command's --json; beside it stands the report `after`."""
-        return {
-            "actions": [action.to_json() for action in self.actions],
-            "problems_before": self.before.count,
-            "problems_after": self.after.count,
-        }
-
-
-class _UndoneError(Exception):
-    """Ends the transaction without a commit."""
 
 
 def repair(store: Path, base_fd: int | None, *, dry_run: bool, progress: Progress) -> Repaired:
     """Repair a store that no process has open for writing.
 
-    base_fd: the base directory, None when it is not there. dry_run: commit nothing. Raises
-    RepairRefusedError when pages of the file are damaged or the store would not get better,
-    StoreLockedError, StoreFormatError and the other errors of opening a store.
+    base_fd: the base directory, None when it is not there. dry_run: leave the store as it is.
+    Raises RepairRefusedError when the store would not get better or nothing can be known of it,
+    RepairNoRoomError, StoreLockedError, StoreFormatError and the other errors of opening a store.
     """
-    _refuse_damaged_pages(store)
-    opened = open_store(store, writable=True, damaged=True)
     base = Base(base_fd) if base_fd is not None else None
-    done: Repaired | None = None
+    mend = rebuild if needs_rebuild(store) else repair_records
     try:
-        with opened.begin(write=True) as txn:
-            done = _repair(opened, txn, base, progress)
-            if dry_run or not done.actions:
-                raise _UndoneError
-    except _UndoneError:
-        pass
+        return mend(store, base, dry_run=dry_run, progress=progress)
     finally:
         if base is not None:
             base.forget()
-        opened.close()
-    assert done is not None
-    return done
-
-
-def _refuse_damaged_pages(store: Path) -> None:
-    """LMDB trusts its pages: a file in which one is wrong must not be written."""
-    check = PageCheck(store / _DATA_FILE)
-    try:
-        damage = next(check.run(), None)
-    except DamagedFileError as error:
-        raise RepairRefusedError(path=str(store), detail=str(error)) from None
-    except OSError:
-        return  # opening it tells
-    if damage is not None:
-        detail = f"page {damage.page} of table {damage.table}: {damage.detail}"
-        raise RepairRefusedError(path=str(store), detail=detail)
-    if missing := [table for table in TABLES if table not in check.tables]:
-        raise RepairRefusedError(path=str(store), detail=f"table {missing[0]} is missing")
-
-
-def _repair(store: Store, txn: Transaction, base: Base | None, progress: Progress) -> Repaired:
-    """Verify and repair in turns, until nothing is left that can be done."""
-    actions: list[Action] = []
-    reader = Reader(store, txn)
-    try:
-        before = _turn(reader, base, progress, None)
-        report = before
-        for _ in range(_ROUNDS):
-            if not any(_badness(report)):
-                break
-            count = len(actions)
-            _turn(reader, base, progress, (txn, actions))
-            report = _turn(reader, base, progress, None)
-            if len(actions) == count:
-                break
-    finally:
-        reader.close()
-    if report.count > before.count:
-        detail = f"{before.count} problems would become {report.count}"
-        raise RepairRefusedError(path=str(store.path), detail=detail)
-    if _badness(report) >= _badness(before):
-        return Repaired([], before, before)  # all that was tried gained nothing
-    return Repaired(actions, before, report)
-
-
-def _badness(report: Report) -> tuple[int, int]:
-    """How bad a store is: problems first, then what is known to be lost."""
-    return report.count, sum(note.check == "block-lost" for note in report.notes)
-
-
-def _turn(
-    reader: Reader,
-    base: Base | None,
-    progress: Progress,
-    hands: tuple[Transaction, list[Action]] | None,
-) -> Report:
-    """Verify; with `hands`, repair what was found."""
-    scan = Scan(reader, base, Report(), progress)
-    try:
-        bad = examine(scan)
-        if hands is not None:
-            _mend(Bench(scan, *hands), bad)
-    finally:
-        scan.close()
-    return scan.report
-
-
-def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
-    """One round: what can be found or told anew; marks only when there is nothing of that left."""
-    if mend_history(bench):
-        return  # what else is wrong looks different now
-    blocks = Unreadable(bench, bad)
-    done = mend_things(bench)
-    done |= mend_names(bench)
-    done |= blocks.restore()
-    if not done and not set_aside_strays(bench):
-        mark_things(bench)
-        blocks.mark()

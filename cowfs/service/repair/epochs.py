@@ -111,10 +111,10 @@ class _Ends:
         sealed = {record.epoch: record for record in self.checkpoints.values()}
         for number in sorted((opened.keys() | sealed.keys()) - self.epochs.keys()):
             by, end = opened.get(number), sealed.get(number)
-            if number and (by is None or by.kind != "checkpoint"):
-                continue  # a restore: its parent may be the checkpoint or the epoch before
+            if number > 1 and by is None:
+                continue
             self.epochs[number] = records.EpochRecord(
-                by.before if by is not None else 0,
+                self._opened_from(by) if by is not None else 0,
                 0,
                 MAIN,
                 by.time if by is not None else end.time if end is not None else 0,
@@ -122,6 +122,12 @@ class _Ends:
                 end.counts if end is not None else records.Counts(),
                 end.id if end is not None else "",
             )
+
+    def _opened_from(self, by: records.OperationRecord) -> int:
+        """The parent of an epoch of which only the operation that opened it is known. A restore of
+        single paths is taken for one of everything: the state before is a checkpoint."""
+        target = self.checkpoints.get(by.detail)
+        return by.before if by.kind == "checkpoint" or target is None else target.epoch
 
     def _missing_checkpoints(self) -> None:
         """All but the message, and whether an apply made it, is told elsewhere."""

@@ -31,7 +31,7 @@ def mend_names(bench: Bench) -> bool:
     if bench.checks & _NAMES:
         _entries_from_links(bench)
         done |= bench.apply()
-        _links_from_entries(bench)
+        links_from_entries(bench)
         done |= bench.apply()
     if bench.checks & _COUNTS:
         _counts(bench)
@@ -132,7 +132,7 @@ def _dead_link(
         bench.did(REBUILT, "link", thing, f"the directory still has this name of inode {ino}")
 
 
-def _links_from_entries(bench: Bench) -> None:
+def links_from_entries(bench: Bench) -> None:
     """Every entry has its link, and every name that went took it along."""
     for parent, name, versions in _entries(bench):
         for at, (epoch, value) in enumerate(versions):

@@ -21,20 +21,20 @@ from cowfs.volume.base import BaseEntry, same_file
 from cowfs.volume.importing import base_record, inode_record, recorded_fingerprint
 
 _DIRECTORY, _REGULAR, _SYMLINK = 4, 8, 10
-_Places = dict[int, tuple[int, bytes, records.BaseRecord]]
+Places = dict[int, tuple[int, bytes, records.BaseRecord]]
 
 
 def mend_things(bench: Bench) -> bool:
     """Repair single records; whether anything was done."""
-    places: _Places | None = None
+    places: Places | None = None
     if bench.checks & {"record", "base-entry"}:
         _bases(bench)
     if bench.checks & {"record", "origin"}:
-        places = _places(bench)
+        places = places_in_base(bench)
         _origins(bench, places)
         _useless(bench)
     if bench.checks & {"record", "inode-fields", "symlink-target"}:
-        _inodes(bench, places if places is not None else _places(bench))
+        _inodes(bench, places if places is not None else places_in_base(bench))
     if "record" in bench.checks:
         _attributes(bench)
     if bench.checks & {"hardlink", "orphan"}:
@@ -53,22 +53,26 @@ def mark_things(bench: Bench) -> bool:
             ino, epoch = keys.unpack_id(key), keys.epoch_of(key)
             bench.put("meta", mark, b"")
             detail = f"what epoch {epoch} made of it is lost; using it stays an error"
-            bench.did(MARKED, "inode", f"{ino}", detail, _shown_as(bench, ino, epoch))
+            bench.did(MARKED, "inode", f"{ino}", detail, shown_as(bench, ino, epoch))
     for key, value in bench.reader.scan("extent"):
         known = len(value) in (0, codec.HASH_SIZE) or value == records.EXTENT_BASE
         if len(key) == 24 and not known:
-            # A name that no block has: reading it is an error, and writing over it is not.
-            digest = codec.block_hash(key + value)
-            bench.put("extent", key, digest)
-            bench.put("meta", LOST + b"block\0" + digest, value)
-            owner = bench.scan.owners.get(keys.unpack_id(key), keys.unpack_id(key))
-            paths = bench.scan.paths(owner, bench.scan.history.states)
-            thing = f"content {keys.unpack_id(key)} block {keys.extent_block(key)}"
-            bench.did(MARKED, "extent", thing, "nothing says which block it was", paths)
+            mark_extent(bench, key, value, "nothing says which block it was")
     return bench.apply()
 
 
-def _shown_as(bench: Bench, ino: int, epoch: int) -> list[bytes]:
+def mark_extent(bench: Bench, key: bytes, value: bytes, detail: str) -> None:
+    """Give an extent a name that no block has: reading it is an error, writing over it is not."""
+    digest = codec.block_hash(key + value)
+    bench.put("extent", key, digest)
+    bench.put("meta", LOST + b"block\0" + digest, value)
+    owner = bench.scan.owners.get(keys.unpack_id(key), keys.unpack_id(key))
+    paths = bench.scan.paths(owner, bench.scan.history.states)
+    thing = f"content {keys.unpack_id(key)} block {keys.extent_block(key)}"
+    bench.did(MARKED, "extent", thing, detail, paths)
+
+
+def shown_as(bench: Bench, ino: int, epoch: int) -> list[bytes]:
     """Paths of an inode in the states that see an epoch."""
     known = epoch in bench.scan.history.epochs
     return bench.scan.paths(ino, bench.scan.history.seeing(epoch, ()) if known else [])
@@ -77,9 +81,9 @@ def _shown_as(bench: Bench, ino: int, epoch: int) -> list[bytes]:
 # -- the base ---------------------------------------------------------------------------------
 
 
-def _places(bench: Bench) -> _Places:
+def places_in_base(bench: Bench) -> Places:
     """Where directories (by ino) and contents lie in the base, from the table `base`."""
-    found: _Places = {}
+    found: Places = {}
     for key, value in bench.reader.scan("base"):
         try:
             record = records.unpack_base(value)
@@ -91,7 +95,7 @@ def _places(bench: Bench) -> _Places:
     return found
 
 
-def _origins(bench: Bench, places: _Places) -> None:
+def _origins(bench: Bench, places: Places) -> None:
     """Origins that are gone or make no sense: the table `base` knows the place."""
     for thing, (parent, name, record) in places.items():
         if record.kind == _SYMLINK:
@@ -195,14 +199,14 @@ def _useless(bench: Bench) -> None:
 # -- inodes -----------------------------------------------------------------------------------
 
 
-def _inodes(bench: Bench, places: _Places) -> None:
+def _inodes(bench: Bench, places: Places) -> None:
     for key, value in bench.reader.scan("inode"):
         if len(key) != 16 or not value:
             continue
         ino, epoch = keys.unpack_id(key), keys.epoch_of(key)
         short = len(value) < records.INODE_FIXED
         if epoch == 0 and (short or any(inode_faults(records.unpack_inode(value)))):
-            entry = _base_entry(bench, places.get(ino))
+            entry = base_entry(bench, places.get(ino))
             if entry is not None:
                 bench.put("inode", key, records.pack_inode(*inode_record(entry, ino)))
                 bench.did(RESTORED, "inode", f"{ino}", "from the base", [entry.name])
@@ -220,19 +224,20 @@ def _inodes(bench: Bench, places: _Places) -> None:
         if sane != record:
             bench.put("inode", key, records.pack_inode(*sane))
             detail = "flags, device number and base size as they may be"
-            bench.did(REBUILT, "inode", f"{ino}", detail, _shown_as(bench, ino, epoch))
+            bench.did(REBUILT, "inode", f"{ino}", detail, shown_as(bench, ino, epoch))
 
 
-def _base_entry(
-    bench: Bench, place: tuple[int, bytes, records.BaseRecord] | None
+def base_entry(
+    bench: Bench, place: tuple[int, bytes, records.BaseRecord | None] | None
 ) -> BaseEntry | None:
-    """What lies at a place of the base, when it is what was recorded."""
+    """What lies at a place of the base, when it is what was recorded, if anything was."""
     if place is None:
         return None
-    entry = _lookup(bench, *place[:2])
-    if entry is None or not same_file(entry.st, recorded_fingerprint(place[2])):
-        return None
-    return entry
+    parent, name, record = place
+    entry = _lookup(bench, parent, name)
+    if entry is None or record is None or same_file(entry.st, recorded_fingerprint(record)):
+        return entry
+    return None
 
 
 def _lookup(bench: Bench, parent: int, name: bytes) -> BaseEntry | None:
