@@ -21,19 +21,23 @@ Threading: for the threads that an `Engine` is for; one apply at a time.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cowfs.errors import ApplyConflictError
+from cowfs.errors import ApplyConflictError, UnknownPathError
 from cowfs.format import keys, records
-from cowfs.service.applying.executor import Executor, Mover, staging_place
+from cowfs.service.applying.apart import closed_to_us, detach
+from cowfs.service.applying.executor import Executor, Mover
 from cowfs.service.applying.plan import Plan, make_plan
+from cowfs.service.applying.reach import Reach
+from cowfs.service.applying.staging import staging_place
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
-from cowfs.service.sealing import seal_content
+from cowfs.service.sealing import Pace, seal, seal_content
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.store.steps import reached
 from cowfs.types import ROOT_INO
@@ -104,11 +108,15 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
         result.attributes = max(0, result.attributes)
         if dry_run:
             return result
+        detach(Reach(volume.base), before, after, plan)
+        contents, closed = closed_to_us(after, plan)
+        plan.seal_first(before, contents)
     if plan.empty:
         _finish(engine, plan, epoch, {})
         return result
     reached("apply.sealed")
     _save_old_content(engine, plan, progress)
+    _save_what_closes(engine, closed)
     reached("apply.saved")
     _set_applying(engine, epoch)
     reached("apply.marked")
@@ -179,6 +187,14 @@ def _save_old_content(engine: Engine, plan: Plan, progress: Progress) -> None:
         if done % 50 == 0 or done == total:
             progress(phase="save", done=done, total=total, path="")
     commit(engine)
+
+
+def _save_what_closes(engine: Engine, directories: list[bytes]) -> None:
+    """Seal what lies in directories that will be closed to the daemon's user."""
+    for path in directories:
+        # It may have another name by now, or hold what could not be read before either.
+        with contextlib.suppress(UnknownPathError):
+            seal(engine, [path], Pace(), lambda **_: None)
 
 
 def _set_applying(engine: Engine, epoch: int) -> None:

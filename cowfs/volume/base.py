@@ -20,6 +20,8 @@ STAGING = b".cowfs-apply"
 """Directory in the base where `apply` keeps moved and new things until they are in place."""
 _OPEN_FILES = 128
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To reach what is in a directory: needs no right to list it."""
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -56,11 +58,21 @@ class Base:
         self._files: OrderedDict[int, int] = OrderedDict()
 
     def open_directory(self, path: bytes) -> int:
-        """A descriptor of a directory below the base; no component may be a symbolic link."""
-        fd = os.open(b".", _DIRECTORY, dir_fd=self.fd)
+        """A descriptor of a directory below the base, to list it; no component may be a symbolic
+        link."""
+        above = self._open_place(path.rpartition(b"/")[0]) if path else self.fd
+        try:
+            return os.open(path.rpartition(b"/")[2] or b".", _DIRECTORY, dir_fd=above)
+        finally:
+            if path:
+                os.close(above)
+
+    def _open_place(self, path: bytes) -> int:
+        """The same for what is in the directory."""
+        fd = os.open(b".", _PLACE, dir_fd=self.fd)
         for part in path.split(b"/") if path else ():
             try:
-                below = os.open(part, _DIRECTORY, dir_fd=fd)
+                below = os.open(part, _PLACE, dir_fd=fd)
             finally:
                 os.close(fd)
             fd = below
@@ -94,7 +106,7 @@ class Base:
         """One entry, None when it is not there."""
         directory, _, name = path.rpartition(b"/")
         try:
-            fd = self.open_directory(directory)
+            fd = self._open_place(directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
@@ -119,7 +131,7 @@ class Base:
     def open_file(self, path: bytes) -> int:
         """A descriptor of a regular file. Raises OSError."""
         directory, _, name = path.rpartition(b"/")
-        fd = self.open_directory(directory)
+        fd = self._open_place(directory)
         try:
             return os.open(name, _FILE, dir_fd=fd)
         finally:
@@ -164,11 +176,16 @@ def _entry(fd: int, name: bytes, st: os.stat_result) -> BaseEntry:
     return BaseEntry(name, st, target, read_xattrs(place))
 
 
-def read_xattrs(path: bytes) -> dict[bytes, bytes]:
-    """Extended attributes of a path itself; {} where the file system has none."""
+def read_xattrs(path: bytes, *, follow: bool = False) -> dict[bytes, bytes]:
+    """Extended attributes of a path itself; {} where the file system has none.
+
+    follow: of what it leads to, for /proc/self/fd/N.
+    """
     try:
-        names = os.listxattr(path, follow_symlinks=False)
-        return {os.fsencode(name): os.getxattr(path, name, follow_symlinks=False) for name in names}
+        names = os.listxattr(path, follow_symlinks=follow)
+        return {
+            os.fsencode(name): os.getxattr(path, name, follow_symlinks=follow) for name in names
+        }
     except OSError as error:
         if error.errno in (errno.ENOTSUP, errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM):
             return {}

@@ -11,13 +11,14 @@ import stat
 from collections.abc import Callable
 
 from cowfs.format import records
-from cowfs.volume.base import Base, read_xattrs
+from cowfs.service.applying.reach import place
+from cowfs.volume.base import read_xattrs
+from cowfs.volume.posix import storable
 
 Problem = Callable[[bytes, str], None]
 """Reports (path, what could not be set)."""
 Row = tuple[bytes, int, records.InodeRecord]
 """(path, inode number, what it shall be)."""
-_CHANGE = stat.S_IWUSR | stat.S_IXUSR
 
 
 def in_order(rows: list[Row]) -> list[Row]:
@@ -30,57 +31,53 @@ def in_order(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=depth)
 
 
-def let_change(fd: int) -> None:
-    """Let its owner make and remove names in a directory of mode 0555 or the like (`fd` may be
-    an O_PATH descriptor).
-
-    The directory gets the mode that it shall have in the end, with its other attributes.
-    """
-    st = os.fstat(fd)
-    if st.st_uid == os.geteuid() != 0 and ~st.st_mode & _CHANGE:
-        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(st.st_mode) | _CHANGE)
+def are_set(
+    fd: int, st: os.stat_result, record: records.InodeRecord, xattrs: dict[bytes, bytes]
+) -> bool:
+    """Whether something has its attributes already, but for the time of the last access."""
+    return (
+        (st.st_uid, st.st_gid, storable(st.st_mtime_ns)) == (record.uid, record.gid, record.mtime)
+        and (stat.S_ISLNK(st.st_mode) or stat.S_IMODE(st.st_mode) == stat.S_IMODE(record.mode))
+        and read_xattrs(os.fsencode(place(fd)), follow=True) == xattrs
+    )
 
 
 def set_one(
-    base: Base,
+    fd: int,
+    st: os.stat_result,
     path: bytes,
     record: records.InodeRecord,
     xattrs: dict[bytes, bytes],
     problem: Problem,
+    *,
+    mode: int,
 ) -> None:
-    """Give what lies at a path its attributes. Raises OSError."""
-    directory, _, name = path.rpartition(b"/")
-    try:
-        fd = base.open_directory(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return  # it could not be made, which was reported
-    try:
-        st = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        if (st.st_uid, st.st_gid) != (record.uid, record.gid):
-            try:
-                os.chown(name, record.uid, record.gid, dir_fd=fd, follow_symlinks=False)
-            except PermissionError:
-                problem(path, f"owner {record.uid}:{record.gid} cannot be set")
-        _set_xattrs(path, b"/proc/self/fd/%d/%s" % (fd, name), xattrs, problem)
-        if not stat.S_ISLNK(record.mode):
-            os.chmod(name, stat.S_IMODE(record.mode), dir_fd=fd)
-        os.utime(name, ns=(record.atime, record.mtime), dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return  # as above
-    finally:
-        os.close(fd)
+    """Give what a descriptor (O_PATH is enough) is open on its attributes. Raises OSError.
+
+    mode: the permissions to set, which may be others than the record's.
+    """
+    where = place(fd)
+    if (st.st_uid, st.st_gid) != (record.uid, record.gid):
+        try:
+            os.chown(where, record.uid, record.gid)
+        except PermissionError:
+            problem(path, f"owner {record.uid}:{record.gid} cannot be set")
+    _set_xattrs(path, where, xattrs, problem)
+    if not stat.S_ISLNK(record.mode):
+        os.chmod(where, mode)
+    os.utime(where, ns=(record.atime, record.mtime))
 
 
-def _set_xattrs(path: bytes, place: bytes, wanted: dict[bytes, bytes], problem: Problem) -> None:
-    found = read_xattrs(place)
+def _set_xattrs(path: bytes, where: str, wanted: dict[bytes, bytes], problem: Problem) -> None:
+    found = read_xattrs(os.fsencode(where), follow=True)
     for name in found.keys() - wanted.keys():
         with contextlib.suppress(OSError):
-            os.removexattr(place, name, follow_symlinks=False)
+            os.removexattr(where, name)
     for name, value in wanted.items():
         if found.get(name) == value:
             continue
         try:
-            os.setxattr(place, name, value, follow_symlinks=False)
+            os.setxattr(where, name, value)
         except OSError as error:
             text = name.decode("utf-8", "surrogateescape")
             problem(path, f"attribute {text} cannot be set: {error.strerror}")

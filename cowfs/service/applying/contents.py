@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterator
 
 from cowfs.format import keys, records
+from cowfs.service.applying.reach import Reach
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
-from cowfs.volume.base import Base
 
 
 class LostContentError(OSError):
@@ -38,21 +38,18 @@ def pieces(after: Snapshot, record: records.InodeRecord) -> Iterator[tuple[int, 
 
 
 def same_bytes(
-    base: Base, path: bytes, st: os.stat_result, after: Snapshot, record: records.InodeRecord
+    reach: Reach, path: bytes, st: os.stat_result, after: Snapshot, record: records.InodeRecord
 ) -> bool:
     """Whether a file of the base has a content already; its holes are not read."""
     if st.st_size != record.size:
         return False
-    fd = base.open_file(path)
-    try:
+    with reach.readable(path) as fd:
         at = 0
         for offset, wanted in pieces(after, record):
             if not _is_zero(fd, at, offset) or os.pread(fd, len(wanted), offset) != wanted:
                 return False
             at = offset + len(wanted)
         return _is_zero(fd, at, record.size)
-    finally:
-        os.close(fd)
 
 
 def _is_zero(fd: int, start: int, end: int) -> bool:

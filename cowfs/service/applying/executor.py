@@ -13,10 +13,21 @@ from collections.abc import Callable, Iterator
 
 from cowfs.format import keys, records
 from cowfs.service.applying import attributes
-from cowfs.service.applying.contents import LostContentError, pieces, same_bytes
+from cowfs.service.applying.contents import LostContentError, pieces
+from cowfs.service.applying.known import Known
 from cowfs.service.applying.plan import Name, Plan
+from cowfs.service.applying.reach import Reach, keeps_owner_out, let_in, place
+from cowfs.service.applying.staging import (
+    Staging,
+    exists,
+    is_reserved,
+    new_name,
+    staged_name,
+    staging_place,
+)
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
+from cowfs.types import ROOT_INO
 from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
@@ -41,6 +52,8 @@ class Executor:
         move: Mover,
     ) -> None:
         self._base = base
+        self._reach = Reach(base)
+        self._known = Known(self._reach, before, after, plan)
         self._move = move
         self._before = before
         self._after = after
@@ -50,13 +63,13 @@ class Executor:
             len(plan.gone_names) + len(plan.new_names) + len(plan.rewritten) + len(plan.touched)
         )
         self._done = 0
-        self._staging = -1
+        self._staging: Staging
         self.current = b""
         self.problems: list[dict[str, str]] = []
 
     def run(self) -> dict[Name, records.BaseRecord]:
         """Do it; returns what now lies under every name that was looked at. Raises OSError."""
-        self._staging = self._open_staging()
+        self._staging = Staging(self._base, resumed=self._plan.resumed, move_aside=self._move_aside)
         reached("apply.staging-made")
         try:
             for path, name, ino in self._sorted(self._before, self._plan.gone_names, deepest=True):
@@ -68,16 +81,20 @@ class Executor:
                     self._put_in_place(path, name, ino)
             for ino in sorted(self._plan.rewritten):
                 self._step(b"")
-                with self._lost_is_a_problem(next((p for p, _ in self._places(ino)), b"")):
+                with self._lost_is_a_problem(next((p for p, _ in self._known.places(ino)), b"")):
                     self._rewrite(ino)
             self._bring_back()
             self._set_attributes()
             reached("apply.attributes-set")
-            self._close_staging()
+            if not self._staging.remove():
+                text = STAGING.decode()
+                self._problem(STAGING, f"{text} holds things that found no place; look at them")
             reached("apply.staging-removed")
         finally:
-            os.close(self._staging)
-        return self._look()
+            self._staging.close()
+        found = self._look()
+        self._shut(found)
+        return found
 
     # -- walking ------------------------------------------------------------------------------
 
@@ -94,23 +111,31 @@ class Executor:
         try:
             yield
         except LostContentError as error:
-            if not any(row["path"] == os.fsdecode(path) for row in self.problems):
-                self._problem(path, f"not written: {error.strerror}")
+            self._problem_once(path, f"not written: {error.strerror}")
+
+    def _problem_once(self, path: bytes, detail: str) -> None:
+        """What follows from another problem with the same path is not told as well."""
+        if not any(row["path"] == os.fsdecode(path) for row in self.problems):
+            self._problem(path, detail)
 
     def _problem(self, path: bytes, detail: str) -> None:
         self.problems.append({"path": path.decode("utf-8", "surrogateescape"), "detail": detail})
 
-    @staticmethod
     def _sorted(
-        snapshot: Snapshot, names: dict[Name, int], *, deepest: bool
+        self, snapshot: Snapshot, names: dict[Name, int], *, deepest: bool
     ) -> list[tuple[bytes, Name, int]]:
         rows = []
         for name, ino in names.items():
             above = snapshot.directory_path(name[0])
             if above is None:
                 above = _base_path(snapshot, name[0])
-            if above is not None:
-                rows.append((above + b"/" + name[1] if above else name[1], name, ino))
+            if above is None:
+                continue
+            path = above + b"/" + name[1] if above else name[1]
+            if not is_reserved(path):
+                rows.append((path, name, ino))
+            elif snapshot is self._after and path == STAGING:
+                self._problem(path, "not written: an apply needs this name itself")
         rows.sort(key=lambda row: (row[0].count(b"/"), row[0]), reverse=deepest)
         return rows
 
@@ -119,41 +144,12 @@ class Executor:
         rows = self._sorted(self._after, self._plan.new_names, deepest=False)
         return sorted(rows, key=lambda row: not self._is_dir_after(row[2]))
 
-    @contextlib.contextmanager
-    def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """(descriptor of the directory, name)."""
-        directory, _, name = path.rpartition(b"/")
-        fd = self._base.open_directory(directory)
-        try:
-            yield fd, name
-        finally:
-            os.close(fd)
-
-    @contextlib.contextmanager
-    def _changing(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """As `_parent`, to make or to remove the name."""
-        with self._parent(path) as (fd, name):
-            attributes.let_change(fd)
-            yield fd, name
-
-    def _lstat(self, path: bytes) -> os.stat_result | None:
-        try:
-            with self._parent(path) as (fd, name):
-                return os.stat(name, dir_fd=fd, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
     # -- names that go ------------------------------------------------------------------------
-
-    def _known(self, name: Name) -> records.BaseRecord | None:
-        """What the base had under a name when it was last looked at."""
-        value = self._before.reader.get("base", keys.base_key(*name))
-        return records.unpack_base(value) if value else None
 
     def _take_away(self, path: bytes, name: Name, ino: int) -> None:
         """A name goes or will mean something else. A file that is replaced by a file keeps its
         name until the new one is renamed over it."""
-        st, record = self._lstat(path), self._known(name)
+        st, record = self._reach.lstat(path), self._known.under(name)
         if st is None or record is None or (st.st_dev, st.st_ino) != (record.dev, record.st_ino):
             return  # done by an interrupted run, or made by somebody else
         is_dir = stat.S_ISDIR(st.st_mode)
@@ -164,8 +160,8 @@ class Executor:
         after = self._plan.new_names.get(name)
         replaced = after is not None and not is_dir and not self._is_dir_after(after)
         reached("apply.before-take-away")
-        with self._changing(path) as (fd, last):
-            if ino in self._plan.moved and not self._staged(ino):
+        with self._reach.changing(path) as (fd, last):
+            if ino in self._plan.moved and not self._staging.has(ino):
                 self._stage(fd, last, ino, record, is_dir)
                 reached("apply.staged")
             elif is_dir:
@@ -182,22 +178,20 @@ class Executor:
         self, fd: int, name: bytes, ino: int, record: records.BaseRecord, is_dir: bool
     ) -> None:
         """Directories are renamed into the staging directory, files get a link there."""
-        staged = _staged_name(ino)
+        staged = staged_name(ino)
 
         def move() -> os.stat_result:
             if is_dir:
                 # Its own `..` changes, too.
                 below = os.open(name, _PATH, dir_fd=fd)
                 try:
-                    attributes.let_change(below)
+                    let_in(below)
                 finally:
                     os.close(below)
-                os.rename(name, staged, src_dir_fd=fd, dst_dir_fd=self._staging)
+                os.rename(name, staged, src_dir_fd=fd, dst_dir_fd=self._staging.fd)
             else:
-                os.link(
-                    name, staged, src_dir_fd=fd, dst_dir_fd=self._staging, follow_symlinks=False
-                )
-            return os.stat(staged, dir_fd=self._staging, follow_symlinks=False)
+                self._staging.take(fd, name, staged)
+            return self._staging.stat(staged)
 
         self._move(move, record, *staging_place(ino))
 
@@ -209,15 +203,12 @@ class Executor:
                 raise
             self._problem(path, "not removed: it holds things that were made outside")
 
-    def _staged(self, ino: int) -> bool:
-        return _exists(self._staging, _staged_name(ino))
-
     # -- names that come ----------------------------------------------------------------------
 
     def _put_in_place(self, path: bytes, name: Name, ino: int) -> None:
         record = self._after.inode(ino)
         assert record is not None
-        st = self._lstat(path)
+        st = self._reach.lstat(path)
         if st is not None:
             if self._is_right(path, name, st, ino, record):
                 return
@@ -226,8 +217,8 @@ class Executor:
         else:
             self._make_parents(name[0])
         reached("apply.before-placing")
-        with self._changing(path) as (fd, last):
-            if self._staged(ino):
+        with self._reach.changing(path) as (fd, last):
+            if self._staging.has(ino):
                 self._place_staged(fd, last, name, ino)
             elif stat.S_ISDIR(record.mode):
                 os.mkdir(last, 0o700, dir_fd=fd)
@@ -235,7 +226,7 @@ class Executor:
                     self._refill(ino)
             elif self._make(path, ino, record):
                 reached("apply.made")
-                os.rename(_new_name(ino), last, src_dir_fd=self._staging, dst_dir_fd=fd)
+                os.rename(new_name(ino), last, src_dir_fd=self._staging.fd, dst_dir_fd=fd)
         reached("apply.placed")
 
     def _refill(self, directory: int) -> None:
@@ -254,12 +245,12 @@ class Executor:
             return
         above = self._after.links(ino)[0][0]
         self._make_parents(above)
-        st = self._lstat(path)
+        st = self._reach.lstat(path)
         if st is not None:
             if stat.S_ISDIR(st.st_mode):
                 return
             self._move_aside(path)
-        with self._changing(path) as (fd, last):
+        with self._reach.changing(path) as (fd, last):
             os.mkdir(last, 0o700, dir_fd=fd)
         self._plan.touched.add(ino)
         self._plan.directories.add(above)
@@ -274,11 +265,11 @@ class Executor:
                 self._bring_back_one(ino)
 
     def _bring_back_one(self, ino: int) -> None:
-        for path, name in self._places(ino):
-            known = self._known(name)
+        for path, name in self._known.places(ino):
+            known = self._known.under(name)
             # Those with other content were replaced already.
             shadowed = known is not None and not known.ino and ino not in self._plan.rewritten
-            if self._lstat(path) is None or shadowed:
+            if self._reach.lstat(path) is None or shadowed:
                 self._step(path)
                 with self._lost_is_a_problem(path):
                     if shadowed:
@@ -295,7 +286,7 @@ class Executor:
 
     def _replaceable(self, st: os.stat_result, name: Name) -> bool:
         """Whether what lies there is the old file, whose content is in the store."""
-        record, old = self._known(name), self._plan.gone_names.get(name)
+        record, old = self._known.under(name), self._plan.gone_names.get(name)
         return (
             record is not None
             and record.ino == old
@@ -305,9 +296,10 @@ class Executor:
 
     def _place_staged(self, fd: int, last: bytes, name: Name, ino: int) -> None:
         """Move a staged thing to its new name; a file with further names keeps its link there."""
-        staged = _staged_name(ino)
+        staged = staged_name(ino)
         more = sum(1 for other in self._plan.new_names.values() if other == ino) > 1
-        st = os.stat(staged, dir_fd=self._staging, follow_symlinks=False)
+        st = self._staging.stat(staged)
+        self._known.note(ino, st)
         after = self._after.inode(ino)
         content = after.content if after and stat.S_ISREG(after.mode) else 0
         record = base_record(BaseEntry(name[1], st, b"", {}), ino, content)
@@ -315,8 +307,8 @@ class Executor:
         def move() -> os.stat_result:
             source = staged
             if more and not stat.S_ISDIR(st.st_mode):
-                source = self._link_again(staged)
-            os.rename(source, last, src_dir_fd=self._staging, dst_dir_fd=fd)
+                source = self._staging.link_again(staged)
+            os.rename(source, last, src_dir_fd=self._staging.fd, dst_dir_fd=fd)
             return os.stat(last, dir_fd=fd, follow_symlinks=False)
 
         self._move(move, record, *name)
@@ -325,51 +317,17 @@ class Executor:
         self, path: bytes, name: Name, st: os.stat_result, ino: int, record: records.InodeRecord
     ) -> bool:
         """Whether what has to lie there does: it always did, or an interrupted run put it there."""
-        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
-            return False
-        if self._staged(ino):
-            # It has further names to get; this one may be of an interrupted run.
-            staged = os.stat(_staged_name(ino), dir_fd=self._staging, follow_symlinks=False)
-            return os.path.samestat(st, staged)
-        known = self._known(name)
-        if known is not None and known.ino not in (ino, 0) and same_place(st, known):
-            return False  # what lay there before and goes, however much it looks the same
-        if stat.S_ISDIR(st.st_mode):
-            return True
-        if stat.S_ISLNK(st.st_mode):
-            with self._parent(path) as (fd, last):
-                return os.readlink(last, dir_fd=fd) == record.target
-        if stat.S_ISREG(st.st_mode):
-            if ino in self._plan.rewritten and fingerprint(st)[:4] in self._fingerprints(ino):
-                return True  # the old file, which is still to be rewritten
-            if known is not None and known.ino == ino and ino not in self._plan.rewritten:
-                return same_file(st, recorded_fingerprint(known))
-            return self._is_its_base(name, st, record) or same_bytes(
-                self._base, path, st, self._after, record
-            )
-        return st.st_rdev == record.rdev
-
-    def _is_its_base(self, name: Name, st: os.stat_result, record: records.InodeRecord) -> bool:
-        """Whether the file there is the very one that the content comes from: it was changed
-        outside, adopted, and not written since."""
-        known = self._known(name)
-        return (
-            known is not None
-            and known.content == record.content
-            and record.base_size == record.size == known.size
-            and same_file(st, recorded_fingerprint(known))
-            and not any(True for _ in self._after.extents(record.content))
-        )
-
-    def _same_bytes(self, path: bytes, st: os.stat_result, record: records.InodeRecord) -> bool:
-        return same_bytes(self._base, path, st, self._after, record)
+        if not self._staging.has(ino):
+            return self._known.is_right(path, name, st, ino, record)
+        # It has further names to get; this one may be of an interrupted run.
+        return os.path.samestat(st, self._staging.stat(staged_name(ino)))
 
     def _move_aside(self, path: bytes) -> None:
         """Something that the workspace does not know lies where a name has to come: keep it."""
-        with self._changing(path) as (fd, name):
+        with self._reach.changing(path) as (fd, name):
             for number in range(1, 1000):
                 aside = name[:200] + b".outside-%d" % number
-                if not _exists(fd, aside):
+                if not exists(fd, aside):
                     os.rename(name, aside, src_dir_fd=fd, dst_dir_fd=fd)
                     kept = aside.decode("utf-8", "surrogateescape")
                     self._problem(path, f"was made or changed outside; kept as {kept}")
@@ -380,9 +338,9 @@ class Executor:
         """Another name of a file that is in place already."""
         if record.nlink < 2:
             return None
-        ours = self._fingerprints(ino)
-        for other, name in self._places(ino):
-            st = self._lstat(other) if other != path else None
+        ours = self._known.fingerprints(ino)
+        for other, name in self._known.places(ino):
+            st = self._reach.lstat(other) if other != path else None
             if st is not None and (
                 fingerprint(st)[:4] in ours or self._is_right(other, name, st, ino, record)
             ):
@@ -391,149 +349,171 @@ class Executor:
 
     def _make(self, path: bytes, ino: int, record: records.InodeRecord) -> bool:
         """Make a file, link or special file in the staging directory; False when refused."""
-        mode, staged = record.mode, _new_name(ino)
-        self._forget_new(ino)
         twin = self._twin(path, ino, record)
         if twin is not None:
-            with self._parent(twin) as (fd, name):
-                os.link(
-                    name, staged, src_dir_fd=fd, dst_dir_fd=self._staging, follow_symlinks=False
-                )
-        elif stat.S_ISREG(mode):
-            self._write_new(ino, record)
-        elif stat.S_ISLNK(mode):
-            os.symlink(record.target, staged, dir_fd=self._staging)
-        else:
-            try:
-                os.mknod(staged, mode, record.rdev, dir_fd=self._staging)
-            except PermissionError as error:
-                self._problem(path, f"a device cannot be made: {error.strerror}")
-                return False
+            self._staging.forget_new(ino)
+            with self._reach.parent(twin) as (fd, name):
+                self._staging.take(fd, name, new_name(ino))
+            return True
+        try:
+            self._known.note(ino, self._staging.make(ino, record, self._after))
+        except PermissionError as error:
+            if not stat.S_ISCHR(record.mode) and not stat.S_ISBLK(record.mode):
+                raise
+            self._problem(path, f"a device cannot be made: {error.strerror}")
+            return False
         return True
 
     # -- contents -----------------------------------------------------------------------------
 
-    def _forget_new(self, ino: int) -> None:
-        """Remove what an interrupted run was making: it may be incomplete."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(_new_name(ino), dir_fd=self._staging)
-
-    def _write_new(self, ino: int, record: records.InodeRecord) -> None:
-        """A file in the staging directory with the content it shall have."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        fd = os.open(_new_name(ino), flags, 0o600, dir_fd=self._staging)
-        try:
-            for offset, piece in pieces(self._after, record):
-                os.pwrite(fd, piece, offset)
-            os.ftruncate(fd, record.size)
-        finally:
-            os.close(fd)
-
     def _rewrite(self, ino: int) -> None:
-        """Replace a file's content atomically under all its names, which stay one file."""
+        """Replace a file's content atomically under all its names, which stay one file; a file
+        that has names outside, too, becomes one of its own."""
         record = self._after.inode(ino)
         assert record is not None
-        places = self._places(ino)
-        stats = [(path, name, self._lstat(path)) for path, name in places]
-        if self._is_one_right_file(stats, record):
+        stats = [(path, name, self._reach.lstat(path)) for path, name in self._known.places(ino)]
+        if self._is_done(ino, stats, record):
             return
         reached("apply.before-rewrite")
-        ours = self._fingerprints(ino)
-        self._forget_new(ino)
-        self._write_new(ino, record)
+        ours = self._known.fingerprints(ino)
+        new = self._staging.make(ino, record, self._after)
+        self._known.note(ino, new)
         reached("apply.rewrite-made")
         for path, name, st in stats:
             self.current = path
-            if st is not None and not (
-                stat.S_ISREG(st.st_mode)
-                and (fingerprint(st)[:4] in ours or self._same_bytes(path, st, record))
-            ):
+            if st is not None and not self._is_replaced(path, st, record, ours):
                 self._move_aside(path)
             if st is None:
                 self._make_parents(name[0])
-            with self._changing(path) as (fd, last):
-                copy = self._link_again(_new_name(ino))
-                os.rename(copy, last, src_dir_fd=self._staging, dst_dir_fd=fd)
+            with self._reach.changing(path) as (fd, last):
+                copy = self._staging.link_again(new_name(ino))
+                os.rename(copy, last, src_dir_fd=self._staging.fd, dst_dir_fd=fd)
             reached("apply.rewrite-placed")
             self._plan.directories.add(name[0])  # the rename changed its times
-        os.unlink(_new_name(ino), dir_fd=self._staging)
+        os.unlink(new_name(ino), dir_fd=self._staging.fd)
         reached("apply.rewritten")
 
-    def _places(self, ino: int) -> list[tuple[bytes, Name]]:
-        """(path, name) of every name of an inode in the new state."""
-        found = []
-        for name in self._after.links(ino):
-            above = self._after.directory_path(name[0])
-            if above is not None:
-                found.append((above + b"/" + name[1] if above else name[1], name))
-        return found
-
-    def _is_one_right_file(
-        self, stats: list[tuple[bytes, Name, os.stat_result | None]], record: records.InodeRecord
+    def _is_done(
+        self,
+        ino: int,
+        stats: list[tuple[bytes, Name, os.stat_result | None]],
+        record: records.InodeRecord,
     ) -> bool:
-        """Whether all names are there, are one file, and that has the right bytes."""
-        if not stats or len({(st.st_dev, st.st_ino) if st else None for _, _, st in stats}) != 1:
+        st = stats[0][2] if stats else None
+        if ino in self._plan.detached and st is not None and self._has_names_outside(ino, st):
             return False
-        path, _, st = stats[0]
-        if st is None or not stat.S_ISREG(st.st_mode):
-            return False
-        if any(self._is_its_base(name, st, record) for _, name, _ in stats):
-            return True
-        return self._same_bytes(path, st, record)
+        if not stat.S_ISREG(record.mode):
+            return all(
+                s is not None and self._is_right(path, name, s, ino, record)
+                for path, name, s in stats
+            )
+        return self._known.is_one_right_file(ino, stats, record)
 
-    def _fingerprints(self, ino: int) -> set[tuple[int, ...]]:
-        """The base file of an inode as it was last seen, without ctime: what may be replaced."""
-        names = {*self._before.links(ino), *self._after.links(ino)} | {
-            n for n, i in self._plan.gone_names.items() if i == ino
-        }
-        known = (self._known(name) for name in names)
-        return {recorded_fingerprint(k)[:4] for k in known if k is not None and k.ino == ino}
+    def _is_replaced(
+        self,
+        path: bytes,
+        st: os.stat_result,
+        record: records.InodeRecord,
+        ours: set[tuple[int, ...]],
+    ) -> bool:
+        """Whether what lies there is the old file, or the new one by an interrupted run."""
+        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
+            return False
+        if fingerprint(st)[:4] in ours:
+            return True
+        return stat.S_ISREG(st.st_mode) and self._known.has_bytes(path, st, record)
+
+    def _has_names_outside(self, ino: int, st: os.stat_result) -> bool:
+        """Whether a file has more names than the base and the staging directory have of it."""
+        if stat.S_ISDIR(st.st_mode) or st.st_nlink == 1:
+            return False
+        inside = self._known.names_in_base(ino, st) + self._staging.links_to(st)
+        return st.st_nlink > inside
+
+    # -- attributes ---------------------------------------------------------------------------
 
     def _set_attributes(self) -> None:
-        """Of everything that was touched, and of the directories whose entries changed."""
+        """Of everything that was touched, of the directories whose entries changed, and of those
+        above that had to be opened."""
+        self._plan.directories |= self._closed_above()
         found = []
         for ino in sorted(self._plan.touched | self._plan.directories):
             record = self._after.inode(ino)
-            paths = self._after.names_of(ino) if ino != 1 else [b"."]
+            paths = sorted(p for p, _ in self._known.places(ino)) if ino != ROOT_INO else [b"."]
             if record is not None and paths:
                 found.append((paths[0], ino, record))
         for path, ino, record in attributes.in_order(found):
             self._step(path)
-            attributes.set_one(self._base, path, record, self._after.xattrs(ino), self._problem)
+            # It could not be made, which was reported.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self._set_one(path, ino, record)
 
-    # -- staging and results ------------------------------------------------------------------
+    def _closed_above(self) -> set[int]:
+        """Directories above something that changed whose mode keeps us out."""
+        seen: set[int] = set()
+        waiting = list(self._plan.touched | self._plan.directories)
+        while waiting:
+            for above, _ in self._after.links(waiting.pop()):
+                if above not in seen:
+                    seen.add(above)
+                    waiting.append(above)
+        return {ino for ino in seen if self._is_closed(self._after.inode(ino))}
 
-    def _open_staging(self) -> int:
-        attributes.let_change(self._base.fd)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(STAGING, 0o700, dir_fd=self._base.fd)
-        return self._base.open_directory(STAGING)
+    @staticmethod
+    def _is_closed(record: records.InodeRecord | None) -> bool:
+        return record is not None and keeps_owner_out(record.mode, record.uid)
 
-    def _link_again(self, staged: bytes) -> bytes:
-        """Another link of a staged thing, to be renamed into place; returns its name."""
-        copy, directory = staged + b".link", self._staging
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(copy, dir_fd=directory)  # of an interrupted run
-        os.link(staged, copy, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-        return copy
+    def _set_one(self, path: bytes, ino: int, record: records.InodeRecord) -> None:
+        xattrs, mode = self._after.xattrs(ino), stat.S_IMODE(record.mode)
+        with self._reach.thing(path) as (fd, st):
+            if stat.S_ISDIR(st.st_mode) and stat.S_ISDIR(record.mode):
+                if self._is_closed(record):
+                    mode |= stat.S_IRWXU  # until everything in it is done: `_shut`
+            elif not self._is_it(path, ino, st, record):
+                self._problem_once(path, "its attributes were not set: it was changed outside")
+                return
+            elif self._has_names_outside(ino, st):
+                # Those with other attributes were replaced, but for one that came just now.
+                if not attributes.are_set(fd, st, record, xattrs):
+                    self._problem(path, "its attributes were not set: it has a name outside")
+                return
+            attributes.set_one(fd, st, path, record, xattrs, self._problem, mode=mode)
 
-    def _close_staging(self) -> None:
-        for name in os.listdir(self._staging):
-            number = name.removesuffix(".link").removesuffix(".new")
-            st = os.stat(name, dir_fd=self._staging, follow_symlinks=False)
-            if number.isdigit() and not stat.S_ISDIR(st.st_mode):
-                os.unlink(name, dir_fd=self._staging)  # a link, or an interrupted run's copy
-        attributes.let_change(self._base.fd)
-        try:
-            os.rmdir(STAGING, dir_fd=self._base.fd)
-        except OSError:
-            text = STAGING.decode()
-            self._problem(STAGING, f"{text} holds things that found no place; look at them")
-        record = self._after.inode(1)
-        if record is not None:
-            if stat.S_IMODE(os.fstat(self._base.fd).st_mode) != stat.S_IMODE(record.mode):
-                os.fchmod(self._base.fd, stat.S_IMODE(record.mode))
-            os.utime(".", ns=(record.atime, record.mtime), dir_fd=self._base.fd)
+    def _is_it(
+        self, path: bytes, ino: int, st: os.stat_result, record: records.InodeRecord
+    ) -> bool:
+        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
+            return False
+        if self._known.is_it(ino, st):
+            return True
+        for other, name in self._known.places(ino):
+            if other == path:
+                self._known.is_right(path, name, st, ino, record)  # put there by an earlier run
+        return self._known.is_it(ino, st)
+
+    def _shut(self, found: dict[Name, records.BaseRecord]) -> None:
+        """The last of all: directories get the modes that keep us out, and the top its time."""
+        rows = []
+        for ino in self._plan.touched | self._plan.directories:
+            record = self._after.inode(ino)
+            if record is not None and stat.S_ISDIR(record.mode) and self._is_closed(record):
+                rows += [(path, ino, record) for path, _ in self._known.places(ino)]
+        for path, ino, record in attributes.in_order(rows):
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                self._reach.thing(path) as (fd, st),
+            ):
+                if stat.S_ISDIR(st.st_mode):
+                    os.chmod(place(fd), stat.S_IMODE(record.mode))
+                    name = self._after.links(ino)[0]
+                    found[name] = base_record(BaseEntry(name[1], os.fstat(fd), b"", {}), ino, 0)
+        top = self._after.inode(ROOT_INO)
+        if top is not None:
+            os.utime(place(self._base.fd), ns=(top.atime, top.mtime))
+            if stat.S_IMODE(os.fstat(self._base.fd).st_mode) != stat.S_IMODE(top.mode):
+                os.fchmod(self._base.fd, stat.S_IMODE(top.mode))
+
+    # -- results ------------------------------------------------------------------------------
 
     def _look(self) -> dict[Name, records.BaseRecord]:
         """What lies under every name of everything touched, for the base table."""
@@ -543,12 +523,8 @@ class Executor:
             record = self._after.inode(ino)
             if record is None:
                 continue
-            for parent, name in self._after.links(ino):
-                above = self._after.directory_path(parent)
-                if above is None:
-                    continue
-                path = above + b"/" + name if above else name
-                st = self._lstat(path)
+            for path, (parent, name) in self._known.places(ino):
+                st = self._reach.lstat(path)
                 if st is None or stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
                     continue
                 content = record.content if stat.S_ISREG(record.mode) else 0
@@ -568,31 +544,3 @@ def _base_path(snapshot: Snapshot, ino: int) -> bytes | None:
         parts.append(origin.name)
         ino = origin.parent
     return b"/".join(reversed(parts))
-
-
-def same_place(st: os.stat_result, known: records.BaseRecord) -> bool:
-    """Whether a thing is the one that a base record was made of (by inode number)."""
-    return (st.st_dev, st.st_ino) == (known.dev, known.st_ino)
-
-
-def staging_place(ino: int) -> Name:
-    """Where a staged thing lies, as (parent, name) of the base table."""
-    return 1, STAGING + b"/" + _staged_name(ino)
-
-
-def _staged_name(ino: int) -> bytes:
-    """Of a thing that waits in the staging directory for its new place."""
-    return b"%d" % ino
-
-
-def _new_name(ino: int) -> bytes:
-    """Of a file that is being made."""
-    return b"%d.new" % ino
-
-
-def _exists(fd: int, name: bytes) -> bool:
-    try:
-        os.stat(name, dir_fd=fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True

@@ -23,7 +23,8 @@ class Plan:
     gone_names, new_names: name to inode. touched: inodes whose attributes or content may differ.
     rewritten: files with other content under a name that stays or moves. created, deleted, moved:
     inodes; removed_directories: those of the deleted. directories: those of the new state whose
-    entries change.
+    entries change. detached: those of the rewritten that have names outside the base, too, which
+    shall not see what changes. resumed: an interrupted run did a part.
     """
 
     gone_names: dict[Name, int] = field(default_factory=dict)
@@ -35,6 +36,8 @@ class Plan:
     removed_directories: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)
     directories: set[int] = field(default_factory=set)
+    detached: set[int] = field(default_factory=set)
+    resumed: bool = False
     contents_to_seal: list[int] = field(default_factory=list)
 
     @property
@@ -44,12 +47,20 @@ class Plan:
     def resume(self, after: Snapshot) -> None:
         """An interrupted run did a part: every directory in which it may have placed something, or
         that it may have made, gets its attributes and times, whatever is left to be placed."""
+        self.resumed = True
         waiting = [name[0] for ino in self.touched | self.rewritten for name in after.links(ino)]
         while waiting:
             directory = waiting.pop()
             if directory not in self.directories and after.inode(directory) is not None:
                 self.directories.add(directory)
                 waiting += [above for above, _ in after.links(directory)]
+
+    def seal_first(self, snapshot: Snapshot, contents: set[int]) -> None:
+        """These contents must be in the store before anything is written."""
+        for content in sorted(contents.difference(self.contents_to_seal)):
+            value = snapshot.reader.get("origin", keys.pack_id(content))
+            if value and records.unpack_origin(value).state == records.ORIGIN_UNLISTED:
+                self.contents_to_seal.append(content)
 
 
 def make_plan(before: Snapshot, after: Snapshot) -> Plan:
@@ -95,17 +106,16 @@ def make_plan(before: Snapshot, after: Snapshot) -> Plan:
                 plan.rewritten.add(ino)
     plan.moved = set(plan.gone_names.values()) & set(plan.new_names.values())
     plan.directories = {ino for ino in plan.directories if after.inode(ino) is not None}
-    for ino in plan.rewritten | plan.deleted | plan.created:
+    # One with names outside the base lives on without any here: its base file goes all the same.
+    nameless = {ino for ino in plan.gone_names.values() if not after.links(ino)}
+    for ino in plan.rewritten | plan.deleted | plan.created | nameless:
         old_record, new_record = before.inode(ino), after.inode(ino)
         if old_record is not None and stat.S_ISREG(old_record.mode):
             contents.add(old_record.content)
         # Adopted from outside and then written here: the rest of it is still in the base file.
         if new_record is not None and any(True for _ in after.extents(new_record.content)):
             contents.add(new_record.content)
-    for content in sorted(contents):
-        origin = before.reader.get("origin", keys.pack_id(content))
-        if origin is not None and records.unpack_origin(origin).state == records.ORIGIN_UNLISTED:
-            plan.contents_to_seal.append(content)
+    plan.seal_first(before, contents)
     return plan
 
 
