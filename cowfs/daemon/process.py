@@ -302,10 +302,13 @@ def finish_apply(volume: Volume) -> None:
     if unfinished(engine) is not None:
         log.info("finishing an interrupted apply")
         try:
-            apply(engine, Author(), lambda **_: None)
+            done = apply(engine, Author(), lambda **_: None)
         except CowfsError as error:
             # The workspace is whole all the same; the next apply tries again.
             volume.problem("apply", b"", f"an interrupted apply is not finished: {error}")
+        else:
+            for row in done.problems:
+                volume.problem("apply", os.fsencode(row["path"]), row["detail"])
 
 
 def _start_again(config: Config) -> None:

@@ -116,7 +116,8 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
         return result
     reached("apply.sealed")
     _save_old_content(engine, plan, progress)
-    _save_what_closes(engine, closed)
+    if resumed is None:  # else it was done before, and looking would find a half written base
+        _save_what_closes(engine, closed)
     reached("apply.saved")
     _set_applying(engine, epoch)
     reached("apply.marked")
@@ -181,9 +182,12 @@ def _seal_head(engine: Engine, author: Author) -> int:
 
 def _save_old_content(engine: Engine, plan: Plan, progress: Progress) -> None:
     """Seal what will be overwritten or deleted; commit in portions, so memory stays bounded."""
-    total = len(plan.contents_to_seal)
+    base = engine.volume.base
+    assert base is not None
+    reach, total = Reach(base), len(plan.contents_to_seal)
     for done, content in enumerate(plan.contents_to_seal, start=1):
-        seal_content(engine, content)
+        if seal_content(engine, content, reach.open_file):
+            plan.unsaved.add(content)
         if done % 50 == 0 or done == total:
             progress(phase="save", done=done, total=total, path="")
     commit(engine)

@@ -112,11 +112,17 @@ def seal(engine: Engine, paths: list[bytes], pace: Pace, progress: Progress) -> 
     return _Run(engine, pace, progress).run(paths)
 
 
-def seal_content(engine: Engine, content: int) -> bool:
-    """Seal one content in portions of bounded memory; False when the base lost it."""
+def seal_content(
+    engine: Engine, content: int, open_file: Callable[[bytes], int]
+) -> list[dict[str, str]]:
+    """Seal one content in portions of bounded memory; what is wrong when the base has it no more.
+
+    open_file: opens the base file at a path for reading. Raises StoreFullError.
+    """
     run = _Run(engine, Pace(), lambda **_: None)
+    run.open_file = open_file
     run.one(content)
-    return not run.result.problems
+    return run.result.problems
 
 
 class _Run:
@@ -130,6 +136,11 @@ class _Run:
         self._seen = 0
         self._waiting = 0
         self._told = 0.0
+        self.open_file: Callable[[bytes], int] = self._open_file
+
+    def _open_file(self, path: bytes) -> int:
+        assert self._volume.base is not None
+        return self._volume.base.open_file(path)
 
     def run(self, paths: list[bytes]) -> Sealed:
         if self._volume.base is None:
@@ -228,8 +239,7 @@ class _Run:
 
     def one(self, content: int) -> None:
         """Seal one content, or note why it cannot be."""
-        engine, view, base = self._engine, self._volume.main, self._volume.base
-        assert base is not None
+        engine, view = self._engine, self._volume.main
         self._seen += 1
         try:
             what = engine.call(lambda: sealing.source(view, content))
@@ -238,7 +248,7 @@ class _Run:
         if what is None:
             return
         try:
-            fd = base.open_file(what.path)
+            fd = self.open_file(what.path)
             try:
                 whole = self._read(fd, what)
             finally:

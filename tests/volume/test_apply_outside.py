@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cowfs.daemon.process import finish_apply
 from cowfs.errors import ApplyConflictError
 from cowfs.store.steps import arm
 from cowfs.volume import attributes
@@ -220,6 +221,22 @@ def test_something_under_the_name_of_the_staging_directory(
         if path.startswith(STAGING):
             del found[path]
     assert {p: row for p, row in found.items() if p} == {p: r for p, r in wanted.items() if p}
+
+
+def test_what_a_finished_apply_could_not_do_is_told(open_rig: OpenRig, base: Path) -> None:
+    """Nobody asked for it, so `status` tells."""
+    rig = open_rig()
+    rig.create(b"f", b"new")
+    arm("apply.marked", 1, _stop)
+    with pytest.raises(_StoppedError):
+        run(rig)
+    arm("")
+    (base / os.fsdecode(STAGING)).write_bytes(b"planted")
+    rig.crash()
+    rig.start()
+    finish_apply(rig.volume)
+    assert rig.problems() == [("apply", os.fsdecode(STAGING))]
+    assert (base / "f").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("directory", [False, True])

@@ -157,6 +157,10 @@ class Executor:
             if name not in self._plan.new_names:
                 self._problem(path, "not removed: it was changed outside")
             return
+        if record.content in self._plan.unsaved and ino not in self._plan.moved:
+            if name not in self._plan.new_names:
+                self._problem(path, "not removed: its content cannot be read, to be saved before")
+            return
         after = self._plan.new_names.get(name)
         replaced = after is not None and not is_dir and not self._is_dir_after(after)
         reached("apply.before-take-away")
@@ -290,6 +294,7 @@ class Executor:
         return (
             record is not None
             and record.ino == old
+            and record.content not in self._plan.unsaved
             and not stat.S_ISDIR(st.st_mode)
             and same_file(st, recorded_fingerprint(record))
         )
@@ -381,7 +386,7 @@ class Executor:
         reached("apply.rewrite-made")
         for path, name, st in stats:
             self.current = path
-            if st is not None and not self._is_replaced(path, st, record, ours):
+            if st is not None and not self._is_replaced(path, name, st, record, ours):
                 self._move_aside(path)
             if st is None:
                 self._make_parents(name[0])
@@ -412,12 +417,16 @@ class Executor:
     def _is_replaced(
         self,
         path: bytes,
+        name: Name,
         st: os.stat_result,
         record: records.InodeRecord,
         ours: set[tuple[int, ...]],
     ) -> bool:
         """Whether what lies there is the old file, or the new one by an interrupted run."""
-        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
+        known = self._known.under(name)
+        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode) or (
+            known is not None and known.content in self._plan.unsaved
+        ):
             return False
         if fingerprint(st)[:4] in ours:
             return True

@@ -24,7 +24,8 @@ class Plan:
     rewritten: files with other content under a name that stays or moves. created, deleted, moved:
     inodes; removed_directories: those of the deleted. directories: those of the new state whose
     entries change. detached: those of the rewritten that have names outside the base, too, which
-    shall not see what changes. resumed: an interrupted run did a part.
+    shall not see what changes. resumed: an interrupted run did a part. unsaved: contents to seal
+    that cannot be read, or are not what they were: the files that have them stay.
     """
 
     gone_names: dict[Name, int] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Plan:
     detached: set[int] = field(default_factory=set)
     resumed: bool = False
     contents_to_seal: list[int] = field(default_factory=list)
+    unsaved: set[int] = field(default_factory=set)
 
     @property
     def empty(self) -> bool:

@@ -100,23 +100,27 @@ class Reach:
 
     @contextlib.contextmanager
     def readable(self, path: bytes) -> Iterator[int]:
+        """As `open_file`; closed at the end."""
+        file = self.open_file(path)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def open_file(self, path: bytes) -> int:
         """A descriptor to read a regular file, also one that its owner may not read: its mode is
         another one for a moment. Raises OSError."""
         with self.thing(path) as (fd, st):
             if not stat.S_ISREG(st.st_mode):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             try:
-                file = os.open(place(fd), _READ)
+                return os.open(place(fd), _READ)
             except PermissionError:
                 _allow(fd, stat.S_IRUSR)
                 try:
-                    file = os.open(place(fd), _READ)
+                    return os.open(place(fd), _READ)
                 finally:
                     os.chmod(place(fd), stat.S_IMODE(st.st_mode))
-        try:
-            yield file
-        finally:
-            os.close(file)
 
 
 def _open(name: bytes, flags: int, above: int) -> int:
