@@ -49,6 +49,12 @@ def fingerprint(st: os.stat_result) -> Fingerprint:
     return st.st_dev, st.st_ino, st.st_size, mtime, ctime
 
 
+def place(fd: int) -> str:
+    """A path of what a descriptor is open on, for calls that take no O_PATH descriptor. It leads
+    to the thing itself, a symbolic link too (proc(5), /proc/pid/fd)."""
+    return f"/proc/self/fd/{fd}"
+
+
 class Base:
     """The directory that a workspace was made from."""
 

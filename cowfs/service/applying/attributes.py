@@ -11,8 +11,7 @@ import stat
 from collections.abc import Callable
 
 from cowfs.format import records
-from cowfs.service.applying.reach import place
-from cowfs.volume.base import read_xattrs
+from cowfs.volume.base import place, read_xattrs
 from cowfs.volume.posix import storable
 
 Problem = Callable[[bytes, str], None]

@@ -16,7 +16,7 @@ from cowfs.service.applying import attributes
 from cowfs.service.applying.contents import LostContentError, pieces
 from cowfs.service.applying.known import Known
 from cowfs.service.applying.plan import Name, Plan
-from cowfs.service.applying.reach import Reach, keeps_owner_out, let_in, place
+from cowfs.service.applying.reach import Reach, keeps_owner_out, let_in
 from cowfs.service.applying.staging import (
     Staging,
     exists,
@@ -28,7 +28,7 @@ from cowfs.service.applying.staging import (
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
 from cowfs.types import ROOT_INO
-from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, same_file
+from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, place, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

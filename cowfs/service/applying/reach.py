@@ -17,17 +17,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from cowfs.volume.base import Base
+from cowfs.volume.base import Base, place
 
 _THING = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = _THING | os.O_DIRECTORY
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-
-
-def place(fd: int) -> str:
-    """A path of what a descriptor is open on, for calls that take no O_PATH descriptor. It leads
-    to the thing itself, a symbolic link too (proc(5), /proc/pid/fd)."""
-    return f"/proc/self/fd/{fd}"
 
 
 def keeps_owner_out(mode: int, uid: int) -> bool:

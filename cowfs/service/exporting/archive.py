@@ -24,10 +24,10 @@ from cowfs.errors import (
     DamagedRecordError,
     DestinationExistsError,
     ExportFailedError,
-    NotADirectoryPathError,
     PermissionDeniedError,
 )
 from cowfs.service.content import Node, Tree
+from cowfs.service.exporting.directory import open_parent
 from cowfs.service.exporting.report import Exported, Meter, Progress
 
 _BUFFER = 1 << 18
@@ -49,24 +49,23 @@ def write_archive_file(tree: Tree, dest: Path, progress: Progress) -> Exported:
     """Write a state to a new file. Errors as of `export_tree`."""
     if os.path.lexists(dest):
         raise DestinationExistsError(path=str(dest))
-    parent = dest.parent
-    temporary = parent / f".{dest.name[:100]}.{secrets.token_hex(4)}.partial"
+    temporary = f".{dest.name[:100]}.{secrets.token_hex(4)}.partial"
+    above = open_parent(Path(os.path.realpath(dest.parent)), os.O_PATH)
     try:
-        return _write_file(tree, temporary, dest, progress)
+        return _write_file(tree, above, temporary, dest, progress)
     finally:
         # An interruption can come as soon as the file is there; it may also never have been made.
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary, dir_fd=above)
+        os.close(above)
 
 
-def _write_file(tree: Tree, temporary: Path, dest: Path, progress: Progress) -> Exported:
-    parent = dest.parent
+def _write_file(tree: Tree, above: int, temporary: str, dest: Path, progress: Progress) -> Exported:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(temporary, flags, 0o666, dir_fd=above)
     except PermissionError:
-        raise PermissionDeniedError(detail=f"{parent} cannot be written") from None
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotADirectoryPathError(path=str(parent)) from None
+        raise PermissionDeniedError(detail=f"{dest.parent} cannot be written") from None
     except OSError as error:
         raise ExportFailedError(path=str(dest), detail=error.strerror) from None
     try:
@@ -74,22 +73,24 @@ def _write_file(tree: Tree, temporary: Path, dest: Path, progress: Progress) -> 
             st = os.fstat(fd)
             report = _Archiver(tree, file, progress, (st.st_dev, st.st_ino)).run()
             os.fsync(fd)
-        _name(temporary, dest)
+        _name(above, temporary, dest)
     except OSError as error:
         raise ExportFailedError(path=str(dest), detail=error.strerror) from None
     return report
 
 
-def _name(temporary: Path, dest: Path) -> None:
+def _name(above: int, temporary: str, dest: Path) -> None:
     """Give the finished archive its name, never in place of something else."""
+    name = dest.name
     try:
-        os.link(temporary, dest, follow_symlinks=False)
+        os.link(temporary, name, src_dir_fd=above, dst_dir_fd=above, follow_symlinks=False)
     except FileExistsError:
         raise DestinationExistsError(path=str(dest)) from None
     except OSError:  # a file system without hard links
-        if os.path.lexists(dest):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(name, dir_fd=above, follow_symlinks=False)
             raise DestinationExistsError(path=str(dest)) from None
-        os.rename(temporary, dest)
+        os.rename(temporary, name, src_dir_fd=above, dst_dir_fd=above)
 
 
 def write_archive(tree: Tree, stream: BinaryIO, progress: Progress) -> Exported:

@@ -31,6 +31,7 @@ from cowfs.errors import (
 )
 from cowfs.service.content import Node, Tree
 from cowfs.service.exporting.report import Exported, Meter, Progress
+from cowfs.volume.base import place
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,12 +53,7 @@ def write_directory(tree: Tree, dest: Path, progress: Progress) -> Exported:
     within = existing and _stays(place)
     parent = place if within else place.parent
     name = b".%s.%s.partial" % (os.fsencode(place.name)[:200], secrets.token_hex(4).encode())
-    try:
-        above = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except PermissionError:
-        raise PermissionDeniedError(detail=f"{parent} cannot be read") from None
-    except OSError:
-        raise NotADirectoryPathError(path=str(parent)) from None
+    above = open_parent(parent)
     try:
         try:
             try:
@@ -74,6 +70,28 @@ def write_directory(tree: Tree, dest: Path, progress: Progress) -> Exported:
         raise ExportFailedError(path=str(dest), detail=f"{where}{error.strerror}") from None
     finally:
         os.close(above)
+
+
+def open_parent(parent: Path, flags: int = 0) -> int:
+    """A descriptor of the directory in which an export is made. Its path has no symbolic links any
+    more: what has become one is not followed. flags: O_PATH if it need not be read.
+
+    Raises PermissionDeniedError, NotADirectoryPathError.
+    """
+    fd = os.open("/", os.O_PATH | _DIRECTORY)
+    parts = parent.parts[1:]
+    try:
+        for part in parts:
+            below = os.open(part, os.O_PATH | _DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        return os.open(".", _DIRECTORY | flags, dir_fd=fd)
+    except PermissionError:
+        raise PermissionDeniedError(detail=f"{parent} cannot be read") from None
+    except OSError:
+        raise NotADirectoryPathError(path=str(parent)) from None
+    finally:
+        os.close(fd)
 
 
 def _text(name: object) -> str:
@@ -109,6 +127,9 @@ def _write(
 ) -> Exported:
     fd = os.open(name, _DIRECTORY, dir_fd=above)
     try:
+        st = os.fstat(fd)
+        if st.st_uid != os.geteuid() or st.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise OSError(errno.ESTALE, "somebody replaced it", name)
         writer = _Writer(tree, fd, progress)
         writer.run()
         top = tree.root()
@@ -334,31 +355,22 @@ class _Writer:
         self._try(node, "times", lambda: os.utime(fd, ns=(node.atime, node.mtime)))
 
     def _attributes_by_name(self, fd: int, node: Node) -> None:
-        """The same for what cannot be opened."""
-        name = node.name
-        st = os.stat(name, dir_fd=fd, follow_symlinks=False)
-        self._owner(
-            node,
-            st,
-            lambda uid, gid: os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False),
-        )
-        if node.xattrs:
-            place = b"/proc/self/fd/%d/%s" % (fd, name)
+        """The same for what cannot be opened: by a descriptor of the thing itself (O_PATH), since
+        a name can be given to something else."""
+        made = os.open(node.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+        try:
+            st, where = os.fstat(made), place(made)
+            if stat.S_IFMT(st.st_mode) != stat.S_IFMT(node.mode) or st.st_nlink != 1:
+                raise OSError(errno.ESTALE, "somebody replaced it", node.path)
+            self._owner(node, st, lambda uid, gid: os.chown(where, uid, gid))
             for key, value in node.xattrs.items():
-                self._xattr(
-                    node,
-                    key,
-                    lambda n=key, v=value: os.setxattr(place, n, v, follow_symlinks=False),  # type: ignore[misc]
-                )
-        if not node.is_symlink:
-            st = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            # Linux cannot chmod without following; what we made here is no link.
-            self._try(node, "mode", lambda: os.chmod(name, self._mode(node, st), dir_fd=fd))
-        self._try(
-            node,
-            "times",
-            lambda: os.utime(name, ns=(node.atime, node.mtime), dir_fd=fd, follow_symlinks=False),
-        )
+                self._xattr(node, key, lambda n=key, v=value: os.setxattr(where, n, v))  # type: ignore[misc]
+            if not node.is_symlink:
+                mode = self._mode(node, os.fstat(made))
+                self._try(node, "mode", lambda: os.chmod(where, mode))
+            self._try(node, "times", lambda: os.utime(where, ns=(node.atime, node.mtime)))
+        finally:
+            os.close(made)
 
     def _owner(self, node: Node, st: os.stat_result, chown: Callable[[int, int], None]) -> None:
         uid = node.uid if node.uid != st.st_uid else -1
