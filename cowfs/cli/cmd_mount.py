@@ -291,7 +291,7 @@ def start_daemon(plan: Plan) -> int:
     log = os.path.join(plan.store, "daemon.out")
     ready, tell = os.pipe()
     try:
-        with open(log, "ab") as out:
+        with open(log, "ab", opener=_for_us_alone) as out:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "cowfs.daemon", json.dumps(plan.config), str(tell)],
                 cwd="/",
@@ -333,12 +333,18 @@ def start_daemon(plan: Plan) -> int:
     return int(answer["pid"])
 
 
+def _for_us_alone(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _environment() -> dict[str, str]:
-    """This process's environment, in which the daemon finds the same package as this process.
+    """What the daemon needs of this process's environment; it finds the same package there.
 
     The daemon works in / and without the working directory in its search path.
     """
-    env = dict(os.environ)
+    from cowfs.daemon.surroundings import reduced
+
+    env = reduced(dict(os.environ))
     parts = [os.path.abspath(part) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if package not in sys.path[1:]:

@@ -21,6 +21,7 @@ def main(config: str, ready_fd: int) -> int:
         os.write(ready_fd, json.dumps(message).encode() + b"\n")
         os.close(ready_fd)
 
+    os.set_inheritable(ready_fd, False)
     step, _, passes = os.environ.get(_DIE_AT, "").partition(":")
     steps.arm(step, int(passes or 1))
     return serve(Config(**json.loads(config)), tell, foreground=False)

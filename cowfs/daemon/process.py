@@ -14,7 +14,6 @@ import json
 import logging
 import logging.handlers
 import os
-import resource
 import signal
 import sys
 import threading
@@ -28,8 +27,10 @@ from cowfs.daemon.control import ControlServer
 from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
+from cowfs.daemon.options import mount_options
 from cowfs.daemon.sealer import Sealer
 from cowfs.daemon.standby import Standby
+from cowfs.daemon.surroundings import pass_nothing_on, settle
 from cowfs.daemon.walker import Walker
 from cowfs.errors import (
     BusyError,
@@ -111,7 +112,14 @@ class Daemon:
                 self.volume.writer.set_quota(config.quota)
             quota = self.volume.store.quota
             write_description(store, Description(config.base, config.mountpoint, quota))
-            self.loop = Loop(self.volume, config.mountpoint, mount_options(config))
+            options = mount_options(
+                config.store,
+                base_fd=self.base_fd,
+                mountpoint=config.mountpoint,
+                allow_other=config.allow_other,
+            )
+            self.loop = Loop(self.volume, config.mountpoint, options)
+            pass_nothing_on()
             try:
                 self.loop.mount()
             except RuntimeError as error:
@@ -326,27 +334,6 @@ def _start_again(config: Config) -> None:
     os.execv(sys.executable, command)
 
 
-def mount_options(config: Config) -> set[str]:
-    """Options for libfuse. The source of the mount is the store: commands find it by that."""
-    options = {f"fsname={mount_source(config.store)}", "subtype=cowfs", "default_permissions"}
-    if os.geteuid() == 0:
-        options |= {"dev", "suid"}
-    if config.allow_other:
-        options.add("allow_other")
-    return options
-
-
-def mount_source(store: str) -> str:
-    """The store's path as the source of the mount: bytes that options of libfuse cannot carry, or
-    mountinfo would escape, are written as %XX (client/places.py reads it)."""
-    return "".join(
-        chr(byte)
-        if (chr(byte).isalnum() and byte < 128) or chr(byte) in "/._-+=@:~"
-        else f"%{byte:02X}"
-        for byte in os.fsencode(store)
-    )
-
-
 def check_fuse() -> None:
     """Raises FuseUnavailableError with what to do, before anything was touched."""
     if fault := fuse_fault():
@@ -386,13 +373,6 @@ def _calm(record: logging.LogRecord) -> bool:
     return True
 
 
-def _raise_descriptor_limit() -> None:
-    """The soft limit is for programs that use select(2); a busy daemon can need more."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground: bool) -> int:
     """Mount and serve; tells once how mounting went. Returns an exit code.
 
@@ -403,7 +383,7 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
     # Blocked in all threads, and waited for by one: Python would run a handler in the main thread,
     # which does not notice a signal that comes just before it begins to wait for the end.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    _raise_descriptor_limit()
+    settle()
     try:
         store.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.chmod(store, 0o700)

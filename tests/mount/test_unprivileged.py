@@ -21,9 +21,8 @@ from tests.support.mounting import Mounted
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def users_mount(open_directory: Path) -> Iterator[Mounted]:
-    """A mount made by the user nobody, for nobody else."""
+def need_users_mounts() -> None:
+    """Skips the test where root cannot become a user who mounts."""
     if os.geteuid() != 0:
         pytest.skip("becoming another user needs root; the other tests run as a user already")
     if not _nobody_may_open("/dev/fuse"):
@@ -31,6 +30,12 @@ def users_mount(open_directory: Path) -> Iterator[Mounted]:
         pytest.skip(f"/dev/fuse is closed to ordinary users (mode {mode:o}); .ci/run opens it")
     if not shutil.which("fusermount3"):
         pytest.skip("fusermount3 is not installed")
+
+
+@pytest.fixture(scope="module")
+def users_mount(open_directory: Path) -> Iterator[Mounted]:
+    """A mount made by the user nobody, for nobody else."""
+    need_users_mounts()
     home = open_directory / "home"
     base = home / "base"
     base.mkdir(parents=True)
