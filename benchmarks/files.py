@@ -4,34 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
-from benchmarks.report import spread_text, table, verdicts_table
+from benchmarks import bars
+from benchmarks.report import spread_text, table
 from benchmarks.runner import Cell, Measurements, Pass
 from benchmarks.stats import Ratio, Summary, Verdict
-from benchmarks.workloads import Workload
+from benchmarks.svg import Chart, Mark, Row
+from benchmarks.workloads.base import Workload
 
-BASE = "native"
-SUBJECT = "cowfs"
-
-
-@dataclass(frozen=True)
-class Bar:
-    """``cowfs`` may take at most *limit* times what *base* takes in the pass *pass_name*."""
-
-    pass_name: str
-    workloads: tuple[str, ...]
-    base: str
-    limit: float
-
-
-WRITES = ("untar", "cp-a", "git-add")
-READS = ("grep-warm", "grep-cold", "git-status", "git-status-cold")
-BARS = (
-    Bar("pinned", WRITES, BASE, 9.0),
-    Bar("pinned", READS, BASE, 7.0),
-    Bar("free", WRITES + READS, "bindfs", 1.0),
-)
-"""The first bar of the project, with a Python daemon on one CPU with its client."""
+BASE = bars.NATIVE
+SUBJECT = bars.SUBJECT
 
 
 @dataclass(frozen=True)
@@ -55,24 +38,49 @@ class FilesReport:
 
     def verdicts(self) -> list[Verdict]:
         """Every bar that belongs to what was to be measured."""
-        found: list[Verdict] = []
         if SUBJECT not in self.targets:
-            return found
+            return []
+        passes = {one.name: one for one in self.passes}
+
+        def value(one: str, step: str, target: str, base: str) -> float | None:
+            ratio = self.ratio(passes[one], step, target, base)
+            return ratio.median if ratio else None
+
+        def requests(one: str, step: str) -> float | None:
+            counts = self.result.requests.get(Cell(one, step, SUBJECT))
+            return median(counts) if counts else None
+
+        titles = {step.name: step.title for step in self.steps}
+        return self._broken() + bars.of_files(value, requests, list(passes), self.targets, titles)
+
+    def _broken(self) -> list[Verdict]:
+        """A workload that fails on cowfs is a missed bar, whatever its ratio would be."""
+        titles = {step.name: step.title for step in self.steps}
+        return [
+            Verdict(f"{titles[cell.workload]} ({cell.pass_name})", "works", None, False)
+            for cell, missing in self.result.missing.items()
+            if cell.target == SUBJECT and cell.workload in titles and missing.word == "FAILED"
+        ]
+
+    def charts(self) -> dict[str, Chart]:
+        """A picture of each pass, by the name of its file."""
+        others = [target for target in self.targets if target != BASE]
+        charts = {}
         for one in self.passes:
-            for bar in (bar for bar in BARS if bar.pass_name == one.name):
-                for step in (step for step in self.steps if step.name in bar.workloads):
-                    ratio = self.ratio(one, step.name, SUBJECT, bar.base)
-                    what = f"{step.title} ({one.name})"
-                    value = ratio.median if ratio else None
-                    found.append(Verdict.at_most(what, value, bar.limit, bar.base))
-        return found
+            rows = []
+            for step in self.steps:
+                ratios = {t: self.ratio(one, step.name, t, BASE) for t in others}
+                marks = {t: Mark(r.median, r.low, r.high) for t, r in ratios.items() if r}
+                rows.append(Row(step.title, marks))
+            title = f"File workloads, {one.title}: time as a multiple of {BASE}"
+            unit = f"times {BASE} (less is better); lines: fastest to slowest of {self.rounds}"
+            charts[f"files-{one.name}"] = Chart(title, unit, others, rows, line=1.0)
+        return charts
 
     def text(self, source: str) -> str:
         """The whole report for people."""
         parts = [f"{source}; medians of {self.rounds}, ratios to {BASE} (fastest-slowest)"]
         parts += [f"{one.title}\n{self._table(one)}" for one in self.passes]
-        if verdicts := self.verdicts():
-            parts.append(verdicts_table(verdicts))
         details = self._details()
         if details:
             parts.append("Not measured:\n" + "\n".join(f"  {line}" for line in details))
@@ -117,7 +125,6 @@ class FilesReport:
             "passes": [{"name": one.name, "cpus": sorted(one.cpus)} for one in self.passes],
             "rounds": self.rounds,
             "results": cells,
-            "bars": [verdict.document() for verdict in self.verdicts()],
             "notes": self.result.notes,
         }
 
@@ -132,6 +139,7 @@ class FilesReport:
         summary = self.summary(one, step.name, target)
         if summary:
             cell |= summary.document()
+            cell["requests"] = self.result.requests.get(Cell(one.name, step.name, target))
         else:
             missing = self.result.missing.get(Cell(one.name, step.name, target))
             cell["reason"] = missing.detail if missing else None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.stats import Summary, Verdict
+from benchmarks.svg import Chart, render
 
 
 def _unit(seconds: float) -> tuple[float, str]:
@@ -27,6 +29,14 @@ def seconds_text(seconds: float) -> str:
     """A duration in a fitting unit: "277 ms"."""
     scale, unit = _unit(seconds)
     return f"{_digits(seconds * scale)} {unit}"
+
+
+def bytes_text(count: int) -> str:
+    """A size in a fitting unit: "3.10 MiB"."""
+    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << shift:
+            return f"{_digits(count / (1 << shift))} {unit}"
+    return f"{count} B"
 
 
 def spread_text(summary: Summary | None) -> str:
@@ -67,16 +77,46 @@ def verdicts_table(verdicts: Sequence[Verdict]) -> str:
     return table(("bar", "measured", "wanted", ""), rows)
 
 
-def deliver(document: dict[str, object], text: str, destination: str | None) -> None:
-    """Print *text*, and write *document* to *destination*: a file, or ``-`` for standard output.
+@dataclass(frozen=True)
+class Outcome:
+    """What a benchmark found, in all its forms."""
 
-    With ``-`` the text goes to standard error, so that standard output is one JSON document.
+    name: str
+    document: dict[str, object]
+    text: str
+    verdicts: Sequence[Verdict]
+    charts: dict[str, Chart]
+    """By the name of the picture's file, without its ending."""
+
+
+def deliver(
+    machine: dict[str, object],
+    heading: str,
+    outcomes: Sequence[Outcome],
+    json_to: str | None,
+    pictures: Path | None,
+) -> None:
+    """Print all outcomes and their bars, write the JSON document and the pictures.
+
+    *heading*: the machine, in words. *json_to*: a file, or ``-`` for standard output; the text then
+    goes to standard error, so that standard output is one document. *pictures*: a directory.
     """
-    if destination == "-":
-        print(text, file=sys.stderr)
-        json.dump(document, sys.stdout, indent=2)
-        print()
-        return
-    print(text)
-    if destination:
-        Path(destination).write_text(json.dumps(document, indent=2) + "\n")
+    verdicts = [verdict for outcome in outcomes for verdict in outcome.verdicts]
+    document: dict[str, object] = {"ok": True, "machine": machine}
+    document |= {outcome.name: outcome.document for outcome in outcomes}
+    document["bars"] = [verdict.document() for verdict in verdicts]
+    parts = [heading]
+    for outcome in outcomes:
+        parts.append(f"== {outcome.name} ==\n\n{outcome.text}")
+    if verdicts:
+        parts.append("== bars ==\n\n" + verdicts_table(verdicts))
+    print("\n\n".join(parts), file=sys.stderr if json_to == "-" else sys.stdout)
+    if json_to == "-":
+        print(json.dumps(document, indent=2))
+    elif json_to:
+        Path(json_to).write_text(json.dumps(document, indent=2) + "\n")
+    if pictures:
+        pictures.mkdir(parents=True, exist_ok=True)
+        for outcome in outcomes:
+            for name, chart in outcome.charts.items():
+                (pictures / f"{name}.svg").write_text(render(chart))

@@ -7,14 +7,17 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from benchmarks.inputs.materials import Inputs
 from benchmarks.stats import Summary
 from benchmarks.system import (
     BenchError,
     affinity,
+    answers,
     cold_cache_obstacle,
     drop_caches,
     remove_work,
@@ -22,7 +25,9 @@ from benchmarks.system import (
     watchdog,
 )
 from benchmarks.targets import Place, Target
-from benchmarks.workloads import Cache, Inputs, Workload
+from benchmarks.workloads.base import Cache, Workload
+
+T = TypeVar("T")
 
 FAILURES = (BenchError, OSError)
 """What a workload raises on a filesystem that does not carry it."""
@@ -69,6 +74,8 @@ class Measurements:
     """All that was measured, and why something was not."""
 
     seconds: dict[Cell, list[float]] = field(default_factory=lambda: defaultdict(list))
+    requests: dict[Cell, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """How often the daemons answered meanwhile; none for a target without a daemon."""
     missing: dict[Cell, Missing] = field(default_factory=dict)
     """Why a cell lacks measurements: the first reason met."""
     notes: list[str] = field(default_factory=list)
@@ -92,7 +99,7 @@ def work_directory(parent: Path) -> Iterator[Path]:
 class FilesRun:
     """One invocation of ``bench files``."""
 
-    targets: Sequence[Target]
+    targets: Sequence[type[Target]]
     steps: Sequence[Workload]
     passes: Sequence[Pass]
     inputs: Inputs
@@ -130,34 +137,37 @@ class FilesRun:
 
     def _open(self, stack: ExitStack, directory: Path, one: Pass) -> dict[str, Place]:
         places = {}
-        for target in self.targets:
-            own = directory / target.name
+        for kind in self.targets:
+            own = directory / kind.name
             own.mkdir()
             missing = None
-            if obstacle := target.obstacle():
-                missing = Missing(obstacle, obstacle)
+            if obstacle := kind.obstacle():
+                missing = Missing("skipped", obstacle)
             else:
+                target = kind(own, self.inputs.env)
                 try:
-                    opened = target.open(own, self.inputs.env)
-                    places[target.name] = opened.__enter__()
-                    stack.callback(self._close, opened)
+                    places[kind.name] = target.setup()
+                    stack.callback(self._close, target)
                 except FAILURES as error:
                     missing = Missing.failed(error)
             if missing:
                 for step in self.steps:
-                    self._missing(Cell(one.name, step.name, target.name), missing)
+                    self._missing(Cell(one.name, step.name, kind.name), missing)
         return places
 
-    def _close(self, opened: AbstractContextManager[Place]) -> None:
+    def _close(self, target: Target) -> None:
         """Close a target. A failure there spoils no measurement, so it is noted, not raised."""
         try:
-            opened.__exit__(None, None, None)
+            target.teardown()
         except FAILURES as error:
-            self._note(str(error))
+            self._note(f"{target.name}: {error}")
 
     def _measure(self, cell: Cell, step: Workload, place: Place) -> bool:
         """Take one measurement; returns whether the step was done."""
-        if step.cache is Cache.COLD and (obstacle := cold_cache_obstacle()):
+        obstacle = step.obstacle(self.inputs)
+        if not obstacle and step.cache is Cache.COLD:
+            obstacle = cold_cache_obstacle()
+        if obstacle:
             self._missing(cell, Missing("skipped", obstacle))
             return False
         directory = place.root / "work"
@@ -165,18 +175,24 @@ class FilesRun:
             with watchdog(place.pids, seconds=self.timeout):
                 directory.mkdir(exist_ok=True)
                 self._prepare(step, directory, place)
+                before = answers(place.pids)
                 start = time.perf_counter()
-                step.run(directory, self.inputs)
-                seconds = time.perf_counter() - start
+                own = step.run(directory, self.inputs)
+                seconds = time.perf_counter() - start if own is None else own
+                requests = answers(place.pids) - before
                 self._settle(place, cell)
         except FAILURES as error:
             self._missing(cell, Missing.failed(error))
             return False
         self.result.seconds[cell].append(seconds)
+        if place.pids:
+            self.result.requests[cell].append(requests)
         return True
 
     def _prepare(self, step: Workload, directory: Path, place: Place) -> None:
         """Bring caches into the step's stated state, with nothing left to write."""
+        if step.prepare:
+            step.prepare(directory, self.inputs)
         if step.cache is Cache.WARM:
             step.run(directory, self.inputs)
         settle(place.root, place.pids)
@@ -185,7 +201,7 @@ class FilesRun:
         step.warm_tool(self.inputs)
         if step.name == "untar":
             # An earlier round dropped it; the first target must not be the one to read it back.
-            read_through(self.inputs.archive)
+            read_through(self.inputs.archive.path)
 
     def _settle(self, place: Place, cell: Cell) -> None:
         if not settle(place.root, place.pids):
@@ -199,7 +215,7 @@ class FilesRun:
             self.result.notes.append(text)
 
 
-def rotated(names: Sequence[str], by: int) -> Iterable[str]:
+def rotated(names: Sequence[T], by: int) -> Iterable[T]:
     """*names* beginning with another one each time, so that none is always first."""
     start = by % len(names) if names else 0
     return [*names[start:], *names[:start]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,12 @@ class Ratio:
         return {"median": self.median, "min": self.low, "max": self.high}
 
 
+def geometric(values: Sequence[float | None]) -> float | None:
+    """The geometric mean; None if there are no values or one of them is missing."""
+    known = [value for value in values if value is not None]
+    return geometric_mean(known) if known and len(known) == len(values) else None
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A bar, what was measured against it, and whether it is met (None: not measured)."""
@@ -74,15 +80,21 @@ class Verdict:
 
     @classmethod
     def below(cls, what: str, value: float | None, limit: float, unit: str) -> Verdict:
-        """Hold *value* against "less than *limit*"; both in *unit* ("x", "ms")."""
+        """Hold *value* against "less than *limit*"; both in *unit* ("x", " ms")."""
         met = None if value is None else value < limit
         return cls(what, f"< {limit:g}{unit}", value, met)
 
     @classmethod
-    def at_most(cls, what: str, value: float | None, limit: float, base: str) -> Verdict:
-        """Hold the ratio *value* against "at most *limit* times *base*"."""
+    def at_most(cls, what: str, value: float | None, limit: float, unit: str) -> Verdict:
+        """Hold *value* against "at most *limit*"."""
         met = None if value is None else value <= limit
-        return cls(what, f"<= {limit:g}x {base}", value, met)
+        return cls(what, f"<= {limit:g}{unit}", value, met)
+
+    @classmethod
+    def at_least(cls, what: str, value: float | None, limit: float, unit: str) -> Verdict:
+        """Hold *value* against "at least *limit*"."""
+        met = None if value is None else value >= limit
+        return cls(what, f">= {limit:g}{unit}", value, met)
 
     @property
     def word(self) -> str:

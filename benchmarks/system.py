@@ -120,6 +120,21 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return nanoseconds / 1e9
 
 
+def answers(pids: Iterable[int]) -> int:
+    """How often *pids* have called write(2) or a sibling of it.
+
+    A FUSE server answers each request with one, so the difference of two readings is the number of
+    requests, more or less what it writes to files of its own.
+    """
+    count = 0
+    for pid in pids:
+        # Another user's process, or one that has just ended.
+        with suppress(OSError):
+            found = re.search(r"^syscw: (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.MULTILINE)
+            count += int(found[1]) if found else 0
+    return count
+
+
 @contextmanager
 def watchdog(pids: Iterable[int], *, seconds: float) -> Iterator[None]:
     """Kill the daemons *pids* if the body takes longer than *seconds*.
@@ -174,6 +189,22 @@ def settle(root: Path, pids: Sequence[int], *, seconds: float = 60.0) -> bool:
     return poll(quiet, seconds=seconds, interval=0.05)
 
 
+def allocated(path: Path) -> int:
+    """Bytes of disk that a file, or everything in a directory, takes; hard links count once."""
+    seen = set()
+    total = 0
+    pending = [path]
+    while pending:
+        current = pending.pop()
+        found = current.lstat()
+        if (found.st_dev, found.st_ino) not in seen:
+            seen.add((found.st_dev, found.st_ino))
+            total += found.st_blocks * 512
+        if current.is_dir() and not current.is_symlink():
+            pending += current.iterdir()
+    return total
+
+
 def cold_cache_obstacle() -> str | None:
     """Why the kernel's caches cannot be dropped here, or None if they can."""
     if os.access(DROP_CACHES, os.W_OK):
@@ -199,11 +230,12 @@ def mounts_below(directory: Path) -> list[Path]:
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:
-    """Unmount a FUSE filesystem as root or not; returns whether the tool reported success."""
-    fusermount = shutil.which("fusermount3") or shutil.which("fusermount")
-    argv = [fusermount, "-uz" if lazy else "-u"] if fusermount else ["umount"]
-    if not fusermount and lazy:
-        argv.append("-l")
+    """Unmount any filesystem as root, a FUSE one as anybody; returns whether that succeeded."""
+    if os.geteuid() == 0:
+        argv = ["umount", "-l"] if lazy else ["umount"]
+    else:
+        fusermount = shutil.which("fusermount3") or shutil.which("fusermount") or "fusermount3"
+        argv = [fusermount, "-uz" if lazy else "-u"]
     done = subprocess.run([*argv, str(mountpoint)], capture_output=True, check=False)
     return done.returncode == 0
 

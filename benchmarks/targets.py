@@ -1,16 +1,19 @@
-"""The filesystems that are compared: each opens as a context manager on a directory to work in."""
+"""The filesystems that are compared: a class for each, with a setup and a teardown."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import pypi_peer
 from benchmarks.cowfs_command import Cowfs
-from benchmarks.system import BenchError, Env, mounts_below, poll, unmount
+from benchmarks.system import BenchError, Env, mounts_below, poll, run_tool, unmount
 
 MOUNT_SECONDS = 30.0
 """How long a peer may take to appear or to go away before that is an error."""
@@ -18,113 +21,207 @@ MOUNT_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Place:
-    """An open target: where to work, and the daemons that serve it."""
+    """A target that is set up: where to work, and the daemons that serve it."""
 
     root: Path
     pids: tuple[int, ...] = ()
 
 
-Opener = Callable[[Path, Env], AbstractContextManager[Place]]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A filesystem under test.
-
-    ``open(work, env)`` uses the empty directory *work* for all it stores and yields the place; on
-    leaving, whatever happened, nothing is mounted and no daemon of its own runs.
-    """
+class Target(ABC):
+    """A filesystem under test, in one empty directory *work* that holds all it stores."""
 
     name: str
-    open: Opener
-    program: str | None = None
-    """The executable that must be installed, or None if there is always one."""
 
-    def obstacle(self) -> str | None:
-        """Why this target cannot be measured here, or None."""
-        if self.program and not shutil.which(self.program):
-            return "not installed"
+    def __init__(self, work: Path, env: Env) -> None:
+        self.work = work
+        self.env = env
+
+    @classmethod
+    def obstacle(cls) -> str | None:
+        """Why this target cannot be measured on this machine, or None."""
         return None
 
+    @abstractmethod
+    def setup(self) -> Place:
+        """Mount it. When this raises, nothing is left mounted or running."""
 
-@contextmanager
-def native(work: Path, env: Env) -> Iterator[Place]:
+    def teardown(self) -> None:  # noqa: B027 - a plain directory has nothing to do
+        """Whatever happened: nothing is mounted and no daemon of its own runs afterwards."""
+
+
+class Native(Target):
     """A plain directory on the filesystem on which the others keep their data."""
-    yield Place(work)
+
+    name = "native"
+
+    def setup(self) -> Place:
+        return Place(self.work)
 
 
-def _unmounted(mountpoint: Path) -> bool:
-    """Unmount if mounted; whether nothing is mounted any more."""
-    return not mounts_below(mountpoint) or unmount(mountpoint)
+class CowfsTarget(Target):
+    """cowfs mounted over an empty directory, its store beside it."""
+
+    name = "cowfs"
+
+    def setup(self) -> Place:
+        base = self.work / "base"
+        base.mkdir()
+        self._stack = ExitStack()
+        mounted = Cowfs.installed(self.env).mounted(base, self.work / "store")
+        return Place(base, (self._stack.enter_context(mounted).pid,))
+
+    def teardown(self) -> None:
+        self._stack.close()
 
 
-@contextmanager
-def _foreground(argv: list[str], mountpoint: Path, env: Env) -> Iterator[Place]:
-    """Run a FUSE server in the foreground until the body ends."""
-    log = mountpoint.with_suffix(".log")
-    with log.open("wb") as output:
-        # A session of its own: Ctrl-C shall reach the runner, which then unmounts in order.
-        server = subprocess.Popen(
-            argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
+class FuseServer(Target):
+    """A peer whose server stays in the foreground."""
+
+    program: str
+    package: str | None = None
+    """Debian's package, when it is not named like the program."""
+    directories: tuple[str, ...]
+
+    @classmethod
+    def obstacle(cls) -> str | None:
+        if shutil.which(cls.program):
+            return None
+        return f"{cls.program} is not installed (apt-get install {cls.package or cls.program})"
+
+    def argv(self, mountpoint: Path) -> Sequence[str | Path]:
+        """The command that serves *mountpoint* in the foreground."""
+        raise NotImplementedError
+
+    def setup(self) -> Place:
+        mountpoint = self.work / "mount"
+        for name in (*self.directories, "mount"):
+            (self.work / name).mkdir()
+        log = self.work / "server.log"
+        argv = [os.fspath(part) for part in self.argv(mountpoint)]
+        with log.open("wb") as output:
+            # A session of its own: Ctrl-C shall reach the runner, which then unmounts in order.
+            self._server = subprocess.Popen(
+                argv,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
         poll(
-            lambda: bool(mounts_below(mountpoint)) or server.poll() is not None,
+            lambda: bool(mounts_below(mountpoint)) or self._server.poll() is not None,
             seconds=MOUNT_SECONDS,
         )
         if not mounts_below(mountpoint):
+            self.teardown()
             raise BenchError(f"{argv[0]} did not mount: {log.read_text(errors='replace')[-400:]}")
-        yield Place(mountpoint, (server.pid,))
-    finally:
-        if not poll(lambda: _unmounted(mountpoint), seconds=MOUNT_SECONDS, interval=0.1):
-            unmount(mountpoint, lazy=True)
+        return Place(mountpoint, (self._server.pid,))
+
+    def teardown(self) -> None:
         try:
-            server.wait(MOUNT_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+            detach(self.work / "mount")
+        finally:
+            try:
+                # One that never mounted is not told to end by its unmount.
+                if not poll(lambda: self._server.poll() is not None, seconds=2.0):
+                    self._server.terminate()
+                self._server.wait(MOUNT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._server.kill()
+                self._server.wait()
 
 
-@contextmanager
-def bindfs(work: Path, env: Env) -> Iterator[Place]:
+class Bindfs(FuseServer):
     """bindfs: passes every request on to another directory, path by path. In C."""
-    lower, mountpoint = work / "lower", work / "mount"
-    lower.mkdir()
-    mountpoint.mkdir()
-    with _foreground(["bindfs", "-f", str(lower), str(mountpoint)], mountpoint, env) as place:
-        yield place
+
+    name = program = "bindfs"
+    directories = ("lower",)
+
+    def argv(self, mountpoint: Path) -> Sequence[str | Path]:
+        return ["bindfs", "-f", self.work / "lower", mountpoint]
 
 
-@contextmanager
-def fuse_overlayfs(work: Path, env: Env) -> Iterator[Place]:
+def overlay_options(work: Path) -> str:
+    """Three directories of *work* as both overlays want them named."""
+    return ",".join(f"{name}={work / name}" for name in OVERLAY_DIRECTORIES)
+
+
+OVERLAY_DIRECTORIES = ("lowerdir", "upperdir", "workdir")
+
+
+class FuseOverlayfs(FuseServer):
     """fuse-overlayfs over an empty lower directory: all work is on new files. In C."""
-    layers = {name: work / name for name in ("lowerdir", "upperdir", "workdir")}
-    mountpoint = work / "mount"
-    for directory in (*layers.values(), mountpoint):
-        directory.mkdir()
-    options = ",".join(f"{name}={path}" for name, path in layers.items())
-    argv = ["fuse-overlayfs", "-f", "-o", options, str(mountpoint)]
-    with _foreground(argv, mountpoint, env) as place:
-        yield place
+
+    name = program = "fuse-overlayfs"
+    directories = OVERLAY_DIRECTORIES
+
+    def argv(self, mountpoint: Path) -> Sequence[str | Path]:
+        return ["fuse-overlayfs", "-f", "-o", overlay_options(self.work), mountpoint]
 
 
-@contextmanager
-def cowfs(work: Path, env: Env) -> Iterator[Place]:
-    """cowfs mounted over an empty directory, its store beside it."""
-    base = work / "base"
-    base.mkdir()
-    with Cowfs.installed(env).mounted(base, work / "store") as mount:
-        yield Place(base, (mount.pid,))
+class KernelOverlay(Target):
+    """The kernel's overlayfs over an empty lower directory: no daemon at all."""
+
+    name = "overlay"
+
+    @classmethod
+    def obstacle(cls) -> str | None:
+        if os.geteuid():
+            return "mounting overlayfs needs root"
+        if "overlay" not in Path("/proc/filesystems").read_text().split():
+            return "this kernel has no overlayfs"
+        return None
+
+    def setup(self) -> Place:
+        for name in (*OVERLAY_DIRECTORIES, "mount"):
+            (self.work / name).mkdir()
+        mountpoint = self.work / "mount"
+        argv: list[str | Path] = [
+            "mount",
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            overlay_options(self.work),
+            mountpoint,
+        ]
+        run_tool(argv, env=self.env)
+        return Place(mountpoint)
+
+    def teardown(self) -> None:
+        detach(self.work / "mount")
 
 
-TARGETS = (
-    Target("native", native),
-    Target("cowfs", cowfs),
-    Target("bindfs", bindfs, "bindfs"),
-    Target("fuse-overlayfs", fuse_overlayfs, "fuse-overlayfs"),
+class PypiCowfs(FuseServer):
+    """The project called cowfs on PyPI: versions of files, with pyfuse3 as well. In Python."""
+
+    name = "pypi-cowfs"
+    program = "cowfs"
+    directories = ("storage",)
+
+    @classmethod
+    def obstacle(cls) -> str | None:
+        return pypi_peer.obstacle()
+
+    def argv(self, mountpoint: Path) -> Sequence[str | Path]:
+        return [*pypi_peer.command(), "mount", self.work / "storage", mountpoint]
+
+
+def detach(mountpoint: Path) -> None:
+    """Unmount; lazily, if it stays busy."""
+
+    def gone() -> bool:
+        return not mounts_below(mountpoint) or unmount(mountpoint)
+
+    if not poll(gone, seconds=MOUNT_SECONDS, interval=0.1):
+        unmount(mountpoint, lazy=True)
+
+
+TARGETS: tuple[type[Target], ...] = (
+    Native,
+    CowfsTarget,
+    KernelOverlay,
+    Bindfs,
+    FuseOverlayfs,
+    PypiCowfs,
 )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -14,9 +12,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.inputs.cache import cache_directory, fetch
 from benchmarks.system import BenchError
 
-REQUIREMENT = Path(__file__).parent.parent / "scripts" / "_demo" / "project.txt"
+REQUIREMENT = Path(__file__).parents[2] / "scripts" / "_demo" / "project.txt"
 """The pinned project of ``scripts/demo``: figures of different days are of the same files."""
 
 
@@ -41,12 +40,6 @@ class Archive:
         return {"name": self.name, "entries": self.entries, "bytes": self.bytes}
 
 
-def cache_directory() -> Path:
-    """Where prepared archives are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "cowfs-bench"
-
-
 def prepare(source: Path | None, scratch: Path) -> Archive:
     """The archive to unpack.
 
@@ -68,7 +61,6 @@ def prepare(source: Path | None, scratch: Path) -> Archive:
 
 def _default_archive() -> Archive:
     cache = cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
     pinned = hashlib.sha256(REQUIREMENT.read_bytes()).hexdigest()[:12]
     found = list(cache.glob(f"*-{pinned}.tar"))
     if found:
@@ -91,17 +83,10 @@ def _download(scratch: Path) -> tuple[str, Path]:
     """Fetch the pinned wheel and unpack it; returns the name with version, and the tree."""
     argv = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     argv += ["--only-binary", ":all:", "--require-hashes", "--requirement", str(REQUIREMENT)]
-    done = subprocess.run(
-        [*argv, "--dest", str(scratch)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    fetch([*argv, "--dest", scratch])
     wheels = list(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise BenchError(f"the demo's project cannot be downloaded ({said})")
+    if not wheels:
+        raise BenchError("the demo's project has no wheel")
     name, version = wheels[0].name.split("-")[:2]
     tree = scratch / "tree"
     with zipfile.ZipFile(wheels[0]) as wheel:
