@@ -167,9 +167,11 @@ class Operations:
                 return self._ghosts_directory
             if (parent, name) in self.upkeep.appearing:
                 return self._absent_now
-        inode = namespace.lookup(self._view, parent, name)
+        inode = namespace.find(self._view, parent, name)
         if inode is None:
             return self._absent
+        if inode.damaged:  # the kernel needs an inode to remove its name
+            return replies.unreadable(inode.ino, inode.kind)
         inode.nlookup += 1
         return inode.attr or replies.attributes(inode)
 
@@ -538,7 +540,7 @@ class Operations:
             if entries.get(name) != packed:
                 continue  # it went since the directory was opened
             child = inodes.get(packed >> 4)
-            if child is None:
+            if child is None or child.damaged:
                 try:
                     child = view.inode(packed >> 4)
                 except PosixError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot
@@ -63,15 +64,27 @@ def _blocks(snapshot: Snapshot, content: int) -> list[tuple[int, bytes]]:
 
 
 def differing(one: Snapshot, two: Snapshot) -> Touched:
-    """The things that really differ between two snapshots of one reader."""
+    """The things that really differ between two snapshots of one reader. What is damaged in one
+    of them does."""
     touched = touched_between(one.reader, one.lineage, two.lineage)
-    names = {key for key in touched.names if one.lookup(*key) != two.lookup(*key)}
+    names = {key for key in touched.names if not _same_name(one, two, key)}
     inodes = {ino for ino in touched.inodes if not same_inode(one, two, ino)}
     return Touched(inodes, names)
 
 
 def same_inode(one: Snapshot, two: Snapshot, ino: int) -> bool:
-    """Whether record, extended attributes and content of an inode are equal."""
-    if one.inode(ino) != two.inode(ino):
+    """Whether record, extended attributes and content of an inode are known to be equal."""
+    try:
+        if one.inode(ino) != two.inode(ino):
+            return False
+        return same_content(one, two, ino) and one.xattrs(ino) == two.xattrs(ino)
+    except DamagedRecordError:
         return False
-    return same_content(one, two, ino) and one.xattrs(ino) == two.xattrs(ino)
+
+
+def _same_name(one: Snapshot, two: Snapshot, key: tuple[int, bytes]) -> bool:
+    """Whether a name leads to the same inode, for all that is known."""
+    try:
+        return one.lookup(*key) == two.lookup(*key)
+    except DamagedRecordError:
+        return False

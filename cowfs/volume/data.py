@@ -26,6 +26,8 @@ MAX_SIZE = (1 << 63) - 1
 
 def read(view: View, inode: Inode, offset: int, size: int) -> bytes:
     """Bytes [offset, offset + size), cut at the end of the file. Raises PosixError(EIO)."""
+    if inode.damaged:
+        raise PosixError(errno.EIO)
     end = min(offset + size, inode.size)
     if offset >= end:
         return b""
@@ -126,6 +128,8 @@ def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
     end = offset + size
     if end > MAX_SIZE:
         raise PosixError(errno.EFBIG)
+    if inode.damaged:
+        raise PosixError(errno.EIO)
     view.begin()
     number, start = divmod(offset, BLOCK_SIZE)
     if start + size <= BLOCK_SIZE:

@@ -19,9 +19,11 @@ from __future__ import annotations
 import errno
 import stat
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
+from cowfs.store.env import LmdbError
 from cowfs.types import ROOT_INO
 from cowfs.volume import history
 from cowfs.volume.base import BaseEntry, fingerprint, same_file
@@ -104,12 +106,9 @@ class External:
 
     def compare(self, view: View, inode: Inode, path: bytes, listing: list[BaseEntry]) -> None:
         """Adopt what differs between `listing` and the recorded fingerprints."""
-        known = {
-            key[8:]: records.unpack_base(value)
-            for key, value in self._volume.reader.scan("base", keys.pack_id(inode.ino))
-        }
+        known, damaged = self._recorded(inode.ino, path)
         if inode.ino == ROOT_INO:
-            self._directories.adopt_top(view, inode)
+            self._carefully(path, b"", self._directories.adopt_top, view, inode)
         # What was there first: a new name may be another link of it.
         new = [entry for entry in listing if entry.name not in known]
         for entry in listing:
@@ -117,19 +116,57 @@ class External:
             if record is None:
                 continue
             if record.kind != records.kind_of(entry.st.st_mode):
-                self._adopt_removal(view, inode, path, entry.name, record)
-                self._adopt_new(view, inode, path, entry)
+                adopt = self._adopt_other
+            elif recorded_fingerprint(record) == fingerprint(entry.st):
+                continue
             elif record.kind == _DIRECTORY:
-                if recorded_fingerprint(record) != fingerprint(entry.st):
-                    self._directories.adopt(view, inode, path, entry, record)
-            elif recorded_fingerprint(record) != fingerprint(entry.st):
-                self._adopt_change(view, inode, path, entry, record)
+                adopt = self._directories.adopt
+            else:
+                adopt = self._adopt_change
+            self._carefully(path, entry.name, adopt, view, inode, path, entry, record)
         for entry in new:
-            self._adopt_new(view, inode, path, entry)
+            if entry.name not in damaged:
+                self._carefully(path, entry.name, self._adopt_new, view, inode, path, entry)
         for name, record in known.items():
             self._importer.forget_base(inode.ino, name)
-            self._adopt_removal(view, inode, path, name, record)
+            self._carefully(path, name, self._adopt_removal, view, inode, path, name, record)
         self._tell()
+
+    def _recorded(
+        self, directory: int, path: bytes
+    ) -> tuple[dict[bytes, records.BaseRecord], set[bytes]]:
+        """What was seen in a directory of the base, and the names of which that is damaged: nobody
+        can say whether those were changed."""
+        known, damaged = dict[bytes, records.BaseRecord](), set[bytes]()
+        for key, value in self._volume.reader.scan("base", keys.pack_id(directory)):
+            try:
+                known[key[8:]] = records.unpack_base(value)
+            except DamagedRecordError as error:
+                damaged.add(key[8:])
+                self._report("damaged", path, key[8:], str(error))
+        return known, damaged
+
+    def _carefully(
+        self, path: bytes, name: bytes, adopt: Callable[..., None], *arguments: Any
+    ) -> None:
+        """Adopt one change; if something is damaged that is needed for it, the rest of the
+        directory is shown all the same."""
+        try:
+            adopt(*arguments)
+        except LmdbError as error:
+            self._volume.met_damaged_page(error)
+        except DamagedRecordError as error:
+            self._report("damaged", path, name, str(error))
+        except PosixError as error:
+            if error.errno != errno.EIO:
+                raise
+
+    def _adopt_other(
+        self, view: View, inode: Inode, path: bytes, entry: BaseEntry, record: records.BaseRecord
+    ) -> None:
+        """A name has another type of thing than before."""
+        self._adopt_removal(view, inode, path, entry.name, record)
+        self._adopt_new(view, inode, path, entry)
 
     def _tell(self) -> None:
         """The kernel may know what changed."""
@@ -233,12 +270,13 @@ class External:
                 self._volume.problem("lost", self._importer.base_path(origin), detail)
                 directory.entries = {}
             else:
-                directory.entries = {
-                    n: i << 4 | k for n, i, k in view.snapshot.entries(directory.ino)
-                }
+                directory.entries = view.stored_entries(directory.ino)
         for name, packed in list(directory.entries.items()):
-            child = view.inode(packed >> 4)
+            child = view.named(packed)
             record = self._importer.base_entry(directory.ino, name)
+            if child.damaged:
+                whole = False
+                continue
             if child.is_dir:
                 if not self._remove_tree(view, child) or self._importer.origin(child.ino) is None:
                     whole = False

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cowfs.errors import CowfsError
+from cowfs.errors import CowfsError, DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
@@ -48,7 +48,10 @@ class Audience:
         """What to tell, None when nobody watches."""
         if not self.watched:
             return None
-        return announcement(before, after, touched, set(self.watched), self.limit)
+        try:
+            return announcement(before, after, touched, set(self.watched), self.limit)
+        except DamagedRecordError:
+            return None  # no reason for a restore to fail that is done
 
 
 NOBODY = Audience()
@@ -263,6 +266,7 @@ def _advance(
 def _enter(view: View, lineage: Lineage) -> None:
     """The view continues in a new epoch."""
     view.lineage = lineage
+    view.damaged = {}
     view.created, view.touched, view.deleted = set(), set(), set()
     view.refresh()
 
@@ -280,13 +284,21 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
             inode.lineage = stray
     known = view.inodes
     for parent, name in touched.names:
-        found = view.snapshot.lookup(parent, name)
+        try:
+            found = view.snapshot.lookup(parent, name)
+        except DamagedRecordError:
+            continue  # who looks at its directory hears of it
         if found is not None and found[0] in known:
             known[found[0]].parent = parent
     inodes = touched.inodes | {parent for parent, _ in touched.names}
     for ino in inodes:
         if ino in known:
-            record = view.snapshot.inode(ino)
+            try:
+                record = view.snapshot.inode(ino)
+            except DamagedRecordError as error:
+                view.volume.damaged(ino, str(error))
+                _break(view, known[ino])
+                continue
             if record is None:
                 _strand(view, known[ino], stray)
             else:
@@ -333,6 +345,15 @@ def _strand(view: View, inode: Inode, stray: Lineage) -> None:
     inode.nlink = 0
     if inode.is_dir:
         inode.entries = {}
+
+
+def _break(view: View, inode: Inode) -> None:
+    """The restored state has this inode, and its record is damaged: so is what handles show."""
+    if inode.orphan_epoch:
+        view.revive(inode)
+    view.discard_blocks(inode)
+    inode.attr, inode.entries, inode.xattrs = None, None, None
+    inode.damaged = True
 
 
 def _revive(view: View, inode: Inode, record: records.InodeRecord) -> None:

@@ -228,7 +228,7 @@ class Importer:
             return
         self._checked.add(ino)
         if inode.entries is None:
-            inode.entries = {n: i << 4 | k for n, i, k in view.snapshot.entries(ino)}
+            inode.entries = view.stored_entries(ino)
         self._volume.external.compare(view, inode, self.base_path(origin), listing)
 
     def take_listing(

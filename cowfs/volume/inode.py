@@ -30,6 +30,8 @@ class Inode:
     lineage: of an orphan that a restore left behind, where its old blocks are seen.
     removed: of a directory, rmdir(2) was called on it; the kernel's inode is dead for good, so a
         restore that brings the directory back gives it another `generation`.
+    damaged: its record cannot be read: all but `ino` and the type are made up. Names of it can be
+        removed and replaced; everything else is EIO.
     attr: slot for the mount layer's reply, dropped at every change.
     """
 
@@ -40,6 +42,7 @@ class Inode:
         "blocks",
         "content",
         "ctime",
+        "damaged",
         "dirty",
         "entries",
         "flags",
@@ -100,7 +103,16 @@ class Inode:
         self.blocks: dict[int, Buffer | None] = {}
         self.inflight: dict[int, Buffer | None] = {}
         self.reference = 0
+        self.damaged = False
         self.attr: Any = None
+
+    @classmethod
+    def unreadable(cls, ino: int, kind: int, nlink: int) -> Inode:
+        """One that is `damaged`."""
+        nothing = records.InodeRecord(0, kind << 12, nlink, 0, 0, 0, 0, 0, 0, 0, ino, 0, b"")
+        inode = cls(ino, nothing)
+        inode.damaged = True
+        return inode
 
     def pack(self) -> bytes:
         """The value of the inode table."""

@@ -23,14 +23,22 @@ SYMLINK_MAX = 4095
 """Bytes in a symbolic link (PATH_MAX less the NUL)."""
 
 
-def lookup(view: View, parent: int, name: bytes) -> Inode | None:
-    """The inode of a name, None when there is none. Raises PosixError."""
+def find(view: View, parent: int, name: bytes) -> Inode | None:
+    """The inode of a name, None when there is none; it may be `damaged`. Raises PosixError."""
     if len(name) > NAME_MAX:
         raise PosixError(errno.ENAMETOOLONG)
     entries = view.directory(parent).entries
     assert entries is not None
     packed = entries.get(name)
-    return view.inode(packed >> 4) if packed is not None else None
+    return view.named(packed) if packed is not None else None
+
+
+def lookup(view: View, parent: int, name: bytes) -> Inode | None:
+    """The inode of a name, None when there is none. Raises PosixError; EIO when it is damaged."""
+    inode = find(view, parent, name)
+    if inode is not None and inode.damaged:
+        raise PosixError(errno.EIO)
+    return inode
 
 
 def entries(view: View, ino: int) -> list[tuple[bytes, int]]:
@@ -127,7 +135,7 @@ def link(view: View, ino: int, parent: int, name: bytes) -> Inode:
 
 
 def _child(view: View, parent: int, name: bytes) -> tuple[Inode, Inode]:
-    """(directory, inode) of an existing name."""
+    """(directory, inode) of an existing name; the inode may be `damaged`."""
     if len(name) > NAME_MAX:
         raise PosixError(errno.ENAMETOOLONG)
     directory = view.directory(parent)
@@ -135,7 +143,7 @@ def _child(view: View, parent: int, name: bytes) -> tuple[Inode, Inode]:
     packed = directory.entries.get(name)
     if packed is None:
         raise PosixError(errno.ENOENT)
-    return directory, view.inode(packed >> 4)
+    return directory, view.named(packed)
 
 
 def unlink(view: View, parent: int, name: bytes) -> Inode:
@@ -153,12 +161,18 @@ def rmdir(view: View, parent: int, name: bytes) -> Inode:
     directory, inode = _child(view, parent, name)
     if not inode.is_dir:
         raise PosixError(errno.ENOTDIR)
-    if view.directory(inode.ino).entries:
+    if _has_entries(view, inode):
         raise PosixError(errno.ENOTEMPTY)
     view.begin()
     inode.removed = True
     _remove_name(view, directory, name, inode, now())
     return inode
+
+
+def _has_entries(view: View, directory: Inode) -> bool:
+    if directory.damaged:
+        return bool(view.stored_entries(directory.ino))
+    return bool(view.directory(directory.ino).entries)
 
 
 def _remove_name(view: View, directory: Inode, name: bytes, inode: Inode, moment: int) -> None:
@@ -172,7 +186,8 @@ def _remove_name(view: View, directory: Inode, name: bytes, inode: Inode, moment
         view.remove_inode(inode)
     else:
         inode.nlink -= 1
-        view.mark(inode)
+        if not inode.damaged:
+            view.mark(inode)
 
 
 def rename(
@@ -186,6 +201,8 @@ def rename(
     if flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE) or flags == 3:
         raise PosixError(errno.EINVAL)
     source, inode = _child(view, parent, name)
+    if inode.damaged:
+        raise PosixError(errno.EIO)
     if len(new_name) > NAME_MAX:
         raise PosixError(errno.ENAMETOOLONG)
     target = view.directory(new_parent)
@@ -193,9 +210,11 @@ def rename(
         raise PosixError(errno.ENOENT)
     assert target.entries is not None
     packed = target.entries.get(new_name)
-    old = view.inode(packed >> 4) if packed is not None else None
+    old = view.named(packed) if packed is not None else None
     if old is not None and flags & RENAME_NOREPLACE:
         raise PosixError(errno.EEXIST)
+    if old is not None and old.damaged and flags & RENAME_EXCHANGE:
+        raise PosixError(errno.EIO)
     if old is None and flags & RENAME_EXCHANGE:
         raise PosixError(errno.ENOENT)
     if inode.is_dir and _is_below(view, target, inode):
@@ -239,7 +258,7 @@ def _check_replaceable(view: View, inode: Inode, old: Inode) -> None:
         raise PosixError(errno.ENOTDIR)
     if old.is_dir and not inode.is_dir:
         raise PosixError(errno.EISDIR)
-    if old.is_dir and view.directory(old.ino).entries:
+    if old.is_dir and _has_entries(view, old):
         raise PosixError(errno.ENOTEMPTY)
 
 

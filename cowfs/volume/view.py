@@ -9,11 +9,12 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
+from cowfs.store.env import LmdbError
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.writer import TransactionGroup
@@ -23,6 +24,8 @@ from cowfs.volume.posix import PosixError
 
 if TYPE_CHECKING:
     from cowfs.volume.volume import Volume
+
+_REGULAR = 8
 
 
 class View:
@@ -36,6 +39,7 @@ class View:
     gone: those of which the store may still show a version, since the commit is not there yet.
     dropped: (content, epoch) to drop with the next group.
     orphans: inodes without a name that something still holds.
+    damaged: inodes that names lead to and whose records cannot be read.
     editing: a long operation holds inode objects; none may leave the cache.
     created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
     """
@@ -54,6 +58,7 @@ class View:
         self.gone: set[int] = set()
         self.dropped: list[tuple[int, int]] = []
         self.orphans: dict[int, Inode] = {}
+        self.damaged: dict[int, Inode] = {}
         self.created: set[int] = set()
         self.touched: set[int] = set()
         self.deleted: set[int] = set()
@@ -80,9 +85,14 @@ class View:
     # -- finding inodes ---------------------------------------------------------------------
 
     def inode(self, ino: int) -> Inode:
-        """The inode. Raises PosixError(ESTALE): the kernel then looks the path up again."""
+        """The inode. Raises PosixError: ESTALE, upon which the kernel looks the path up again, or
+        EIO when it is damaged."""
         inode = self.inodes.get(ino)
-        return inode if inode is not None else self._load(ino)
+        if inode is None:
+            return self._load(ino)
+        if inode.damaged:
+            raise PosixError(errno.EIO)
+        return inode
 
     def _load(self, ino: int) -> Inode:
         try:
@@ -91,15 +101,40 @@ class View:
             self.volume.damaged(ino, str(error))
             raise PosixError(errno.EIO) from None
         if record is None or ino in self.gone:
-            raise PosixError(errno.ESTALE)
+            raise PosixError(errno.EIO if ino in self.damaged else errno.ESTALE)
         inode = self.inodes[ino] = Inode(ino, record)
         if ino == ROOT_INO:
             inode.nlookup = 1  # the kernel has it without ever looking it up
         return inode
 
+    def named(self, packed: int) -> Inode:
+        """The inode of a directory entry (`ino << 4 | kind`), one that is `damaged` when its record
+        cannot be read or is not there."""
+        ino = packed >> 4
+        inode = self.inodes.get(ino) or self.damaged.get(ino)
+        if inode is not None:
+            return inode
+        try:
+            return self._load(ino)
+        except PosixError as error:
+            if error.errno == errno.ESTALE:
+                self.volume.damaged(ino, f"inode {ino} does not exist")
+        return self.take_for_damaged(ino, packed & 15)
+
+    def take_for_damaged(self, ino: int, kind: int) -> Inode:
+        """Remember that an inode cannot be read."""
+        try:
+            names = len(self.snapshot.links(ino))
+        except DamagedRecordError:
+            names = 1
+        inode = self.damaged[ino] = Inode.unreadable(ino, kind, max(names, 1))
+        return inode
+
     def directory(self, ino: int) -> Inode:
         """A directory with its entries loaded. Raises PosixError (ENOTDIR, ESTALE, EIO)."""
         inode = self.inodes.get(ino) or self._load(ino)
+        if inode.damaged:
+            raise PosixError(errno.EIO)
         if inode.entries is None:
             if not inode.is_dir:
                 raise PosixError(errno.ENOTDIR)
@@ -112,18 +147,36 @@ class View:
             inode.entries = {}
             return
         if not self.volume.importer.list_directory(self, inode):
-            found = self.snapshot.entries(inode.ino, self._damaged_entry(inode.ino))
-            inode.entries = {name: ino << 4 | kind for name, ino, kind in found}
+            inode.entries = self.stored_entries(inode.ino)
             self.volume.external.check_directory(self, inode)
 
-    def _damaged_entry(self, directory: int) -> Callable[[bytes, str], None]:
-        """What is told of names that cannot be read: the others are shown all the same."""
-
-        def report(name: bytes, detail: str) -> None:
+    def stored_entries(self, directory: int) -> dict[bytes, int]:
+        """The entries of a directory as they are stored. Where one cannot be read, its inode tells
+        of the name, too (links); if that is not found, the name leads to something damaged."""
+        unread: dict[bytes, str] = {}
+        found = self.snapshot.entries(directory, unread.__setitem__)
+        entries = {name: ino << 4 | kind for name, ino, kind in found}
+        if unread:
             above = self.snapshot.directory_path(directory)
-            self.volume.problem("damaged", above + b"/" + name if above else name, detail)
+            for name, detail in unread.items():
+                self.volume.problem("damaged", above + b"/" + name if above else name, detail)
+            entries |= self._entries_from_links(directory, unread.keys())
+            for name in unread.keys() - entries.keys():
+                inode = self.take_for_damaged(self.volume.take_id(), _REGULAR)
+                entries[name] = inode.ino << 4 | inode.kind
+        return entries
 
-        return report
+    def _entries_from_links(self, directory: int, names: Collection[bytes]) -> dict[bytes, int]:
+        """What links say of names in a directory. Looks at all links there are."""
+        found = {}
+        for key, value in self.volume.reader.scan("link"):
+            parent, name = keys.link_parts(key)
+            if parent == directory and name in names and value:
+                ino, snapshot = keys.unpack_id(key), self.snapshot
+                seen = snapshot.newest("link", keys.link_prefix(ino, parent, name))
+                if seen is not None and seen[1]:
+                    found[name] = ino << 4 | seen[1][0]
+        return found
 
     def parent_of(self, directory: Inode) -> int:
         """Inode number of `..`."""
@@ -191,12 +244,23 @@ class View:
         self.removed[inode.ino] = inode
         self.gone.add(inode.ino)
         self.mark(inode)
+        self.damaged.pop(inode.ino, None)
         if inode.xattrs is None:
-            inode.xattrs = self.snapshot.xattrs(inode.ino)
+            inode.xattrs = self._readable_xattrs(inode.ino)
         for name in inode.xattrs:
             self.xattrs[(inode.ino, name)] = None
         if not inode.handles and not inode.nlookup:
             self.drop_orphan(inode)
+
+    def _readable_xattrs(self, ino: int) -> dict[bytes, bytes]:
+        """Those of an inode that goes; what is damaged stays, and takes a little space."""
+        try:
+            return self.snapshot.xattrs(ino)
+        except DamagedRecordError as error:
+            self.volume.damaged(ino, str(error))
+        except LmdbError as error:
+            self.volume.met_damaged_page(error)
+        return {}
 
     def drop_orphan(self, inode: Inode) -> None:
         """Nobody can reach an orphan any more: its blocks are garbage."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -47,6 +48,16 @@ class Store:
             old = txn.get(key, db=db)
             assert old is not None
             txn.put(key, change(bytes(old)), db=db)
+
+    def drop(self, table: str, key: bytes) -> None:
+        """Take a record out."""
+        with self._open(table) as (txn, db):
+            assert txn.delete(key, db=db)
+
+    def versions(self, table: str, prefix: bytes) -> list[bytes]:
+        """All keys that start so, newest version first."""
+        with self._open(table) as (txn, db), txn.cursor(db=db) as cursor:
+            return [bytes(key) for key, _ in cursor if bytes(key).startswith(prefix)]
 
     def extent(self, ino: int, number: int) -> bytes:
         """Hash of a block of a file that has only one version."""
@@ -207,17 +218,156 @@ def test_a_damaged_inode_is_an_error_of_that_name_only(
         assert sorted(os.listdir(top / "dir")) == ["big", "other"]
 
 
-def test_a_damaged_entry_leaves_the_rest_of_its_directory(
+def told(store: Store) -> set[tuple[str, str, str]]:
+    """What `verify` says: (check, table, thing)."""
+    return {(p.check, p.table, p.thing) for p in store.verify().problems}
+
+
+@pytest.fixture
+def damaged_inode(store: Store, files: dict[str, int]) -> None:
+    """The inode of dir/other does not decode; its history has no other version."""
+    key = store.key("inode", keys.pack_id(files["dir/other"]))
+    store.change("inode", key, lambda value: value[:20])
+
+
+@pytest.fixture
+def missing_inode(store: Store, files: dict[str, int]) -> None:
+    """That of dir/other is not there at all."""
+    store.drop("inode", store.key("inode", keys.pack_id(files["dir/other"])))
+
+
+@pytest.mark.parametrize("way", ["damaged_inode", "missing_inode"])
+def test_the_name_of_a_damaged_inode_can_be_removed(
+    request: pytest.FixtureRequest, mounted: Mount, base: Path, store: Store, way: str
+) -> None:
+    request.getfixturevalue(way)
+    before = told(store)
+    with mounted(base, check=False) as mount:
+        other = mount.mountpoint / "dir" / "other"
+        assert error_of(os.lstat, other) == errno.EIO
+        assert error_of(other.read_bytes) == errno.EIO
+        assert error_of(other.write_bytes, b"anew") == errno.EIO
+        assert error_of(os.link, other, mount.mountpoint / "link2") == errno.EIO
+        assert error_of(os.rename, other, mount.mountpoint / "moved") == errno.EIO
+        assert subprocess.run(["rm", "-f", other], check=False).returncode == 0
+        assert os.listdir(mount.mountpoint / "dir") == ["big"]
+        other.write_bytes(b"anew")
+        second = mount.checkpoint("second")
+        mount.restore("well")  # there it is as damaged as it was
+        assert sorted(os.listdir(mount.mountpoint / "dir")) == ["big", "other"]
+        assert error_of(os.lstat, other) == errno.EIO
+        mount.restore(second)
+        assert other.read_bytes() == b"anew"
+    with mounted(base, check=False) as mount:
+        assert (mount.mountpoint / "dir" / "other").read_bytes() == b"anew"
+    assert told(store) == before  # the history keeps its damage, and no other came
+
+
+def test_the_name_of_a_damaged_inode_can_be_replaced(
+    mounted: Mount, base: Path, store: Store, damaged_inode: None
+) -> None:
+    before = told(store)
+    with mounted(base, check=False) as mount:
+        other = mount.mountpoint / "dir" / "other"
+        (mount.mountpoint / "new").write_bytes(b"new")
+        os.rename(mount.mountpoint / "new", other)
+        assert other.read_bytes() == b"new"
+    with mounted(base, check=False) as mount:
+        assert (mount.mountpoint / "dir" / "other").read_bytes() == b"new"
+    assert told(store) == before
+
+
+def test_one_of_two_names_of_a_damaged_inode(
+    mounted: Mount, base: Path, store: Store, files: dict[str, int]
+) -> None:
+    with mounted(base) as mount:
+        os.link(mount.mountpoint / "small", mount.mountpoint / "dir" / "second")
+        mount.checkpoint()
+    key = store.key("inode", keys.pack_id(files["small"]))
+    store.change("inode", key, lambda value: value[:20])
+    before = told(store)
+    with mounted(base, check=False) as mount:
+        top = mount.mountpoint
+        os.unlink(top / "small")
+        assert error_of(os.lstat, top / "dir" / "second") == errno.EIO
+        os.unlink(top / "dir" / "second")
+        assert sorted(os.listdir(top)) == ["dir", "link"]
+    assert told(store) == before
+
+
+def test_a_damaged_directory_is_removed_when_it_is_empty(
+    mounted: Mount, base: Path, store: Store, files: dict[str, int]
+) -> None:
+    with mounted(base) as mount:
+        (mount.mountpoint / "dir" / "empty").mkdir()
+        ino = (mount.mountpoint / "dir" / "empty").stat().st_ino
+        mount.checkpoint()
+    for number in (ino, files["dir"]):
+        key = store.key("inode", keys.pack_id(number))
+        store.change("inode", key, lambda value: value[:20])
+    with mounted(base, check=False) as mount:
+        top = mount.mountpoint
+        assert error_of(os.listdir, top / "dir") == errno.EIO
+        assert error_of(os.rmdir, top / "dir") == errno.ENOTEMPTY
+        assert error_of(os.unlink, top / "dir") == errno.EISDIR
+        assert (top / "small").read_bytes() == noise(2, 1000)
+
+
+def test_a_file_that_is_open_when_a_restore_shows_its_damage(
+    mounted: Mount, base: Path, store: Store, files: dict[str, int]
+) -> None:
+    """Its old version is damaged, its present one is not."""
+    with mounted(base) as mount:
+        (mount.mountpoint / "dir" / "other").write_bytes(b"changed")
+        mount.checkpoint()
+    oldest = store.versions("inode", keys.pack_id(files["dir/other"]))[-1]
+    store.change("inode", oldest, lambda value: value[:20])
+    with mounted(base, check=False) as mount:
+        top = mount.mountpoint
+        with open(top / "dir" / "other", "rb", buffering=0) as file:
+            assert file.read() == b"changed"
+            mount.restore("well")
+            assert error_of(os.pread, file.fileno(), 10, 0) == errno.EIO
+            assert error_of(os.lstat, top / "dir" / "other") == errno.EIO
+            assert sorted(os.listdir(top / "dir")) == ["big", "other"]
+            mount.call("undo")
+            assert os.pread(file.fileno(), 10, 0) == b"changed"
+        assert (top / "dir" / "other").read_bytes() == b"changed"
+
+
+def test_a_damaged_entry_is_told_by_its_inode(
     mounted: Mount, base: Path, store: Store, files: dict[str, int]
 ) -> None:
     key = store.key("dirent", keys.dirent_prefix(files["dir"], b"other"))
     store.change("dirent", key, lambda value: value[:5])
+    before = told(store)
     with mounted(base, check=False) as mount:
         top = mount.mountpoint
-        assert os.listdir(top / "dir") == ["big"]
-        assert (top / "dir" / "big").read_bytes() == noise(1, 3 * BLOCK)
+        assert sorted(os.listdir(top / "dir")) == ["big", "other"]
+        assert (top / "dir" / "other").read_bytes() == b"other"
         assert ("damaged", "dir/other") in problems(mount)
         (top / "dir" / "new").write_bytes(b"new")
+        os.unlink(top / "dir" / "other")
+    with mounted(base, check=False) as mount:
+        assert sorted(os.listdir(mount.mountpoint / "dir")) == ["big", "new"]
+    assert told(store) == before
+
+
+def test_a_damaged_entry_of_which_nothing_else_tells(
+    mounted: Mount, base: Path, store: Store, files: dict[str, int]
+) -> None:
+    key = store.key("dirent", keys.dirent_prefix(files["dir"], b"other"))
+    store.change("dirent", key, lambda value: value[:5])
+    store.drop("link", store.key("link", keys.pack_id(files["dir/other"])))
+    with mounted(base, check=False) as mount:
+        top = mount.mountpoint
+        assert sorted(os.listdir(top / "dir")) == ["big", "other"]
+        assert error_of(os.lstat, top / "dir" / "other") == errno.EIO
+        os.unlink(top / "dir" / "other")
+        assert os.listdir(top / "dir") == ["big"]
+        (top / "dir" / "other").write_bytes(b"anew")
+    with mounted(base, check=False) as mount:
+        assert (mount.mountpoint / "dir" / "other").read_bytes() == b"anew"
 
 
 def test_a_damaged_extent_is_an_error_of_that_file_only(
@@ -247,7 +397,6 @@ def test_damaged_pages_of_a_table_leave_the_others(
         file.write(bytes(PAGE))
     with mounted(base, check=False) as mount:
         top = mount.mountpoint
-        os.path.exists(top / "dir")  # what is looked at first is compared with the base
         assert (top / "dir" / "big").read_bytes() == noise(1, 3 * BLOCK)
         assert error_of(os.getxattr, top / "small", "user.a") == errno.EIO
         assert sorted(os.listdir(top)) == ["dir", "link", "small"]
