@@ -43,7 +43,7 @@ class Disk:
         self._options = ["-o", options] if options else []
 
     def mount(self) -> None:
-        _run("mount", "-t", "ext4", *self._options, self.device, str(self.at))
+        run_tool("mount", "-t", "ext4", *self._options, self.device, str(self.at))
 
     def unmount(self) -> None:
         umount(self.at)
@@ -59,12 +59,12 @@ class Disk:
     def boot(self) -> None:
         """After a cut: replay the journal, check, and mount again. Raises AssertionError."""
         self.unmount()
-        check = _run("e2fsck", "-fp", self.device, fine=_MENDED)
+        check = run_tool("e2fsck", "-fp", self.device, fine=_MENDED)
         assert check.returncode in (0, _MENDED), check.stdout
         self.mount()
 
 
-def _run(*words: str, fine: int = 0) -> subprocess.CompletedProcess[str]:
+def run_tool(*words: str, fine: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, fine):
         raise AssertionError(f"{words[0]} failed: {done.stdout}{done.stderr}")
@@ -73,14 +73,17 @@ def _run(*words: str, fine: int = 0) -> subprocess.CompletedProcess[str]:
 
 def make_ext4(image: Path) -> None:
     """Make a file system in a file that is there, as large as the file."""
-    _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,nodiscard", str(image))
+    run_tool("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,nodiscard", str(image))
 
 
 @contextlib.contextmanager
-def attached(image: Path, *more: str) -> Iterator[str]:
-    """A loop device with a file behind it. A device that another one left is never taken over:
-    see losetup(8), and that detaching is finished later."""
-    device = _run("losetup", "-f", "--show", *more, str(image)).stdout.strip()
+def attached(image: Path, device: str = "") -> Iterator[str]:
+    """A loop device with a file behind it, a free one or the one that is named. A device that
+    another one left is never taken over: see losetup(8), and that detaching is finished later."""
+    if device:
+        run_tool("losetup", device, str(image))
+    else:
+        device = run_tool("losetup", "-f", "--show", str(image)).stdout.strip()
     try:
         yield device
     finally:

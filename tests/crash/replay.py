@@ -42,11 +42,12 @@ class Outcome:
     bad: list[str] = field(default_factory=list)
 
 
-class Disk:
-    """A disk as recorded: `synced` is sure, `pending` may be there or not, in pieces of a page."""
+class Recorded:
+    """A file or a disk as recorded: `synced` is sure, `pending` may be there or not, in pieces of
+    a page."""
 
-    def __init__(self, size: int = 0) -> None:
-        self.synced = bytearray(size)
+    def __init__(self, content: bytes = b"") -> None:
+        self.synced = bytearray(content)
         self.pending: list[Entry] = []
 
     def add(self, entry: Entry) -> None:
@@ -64,7 +65,7 @@ class Disk:
         elif entry.kind == b"T":
             self.pending.append(entry)
 
-    def crashed(self, rng: random.Random, outcome: Outcome) -> bytes:
+    def crashed(self, rng: random.Random, outcome: Outcome) -> bytearray:
         """The content after a crash now."""
         kept = rng.choice((0.0, 0.1, 0.5, 0.5, 0.9))
         content = bytearray(self.synced)
@@ -74,7 +75,7 @@ class Disk:
                 _put(content, entry)
             else:
                 outcome.lost += 1
-        return bytes(content)
+        return content
 
 
 def _put(content: bytearray, entry: Entry) -> None:
@@ -107,11 +108,8 @@ def run(
             store = place / f"state{outcome.states}"
             store.mkdir()
             (store / name).write_bytes(content)
-            child = Child(lambda report: _check(store, place / "base", known))  # noqa: B023
             try:
-                for _ in child.reports():
-                    pass
-                child.wait()
+                finish(Child(lambda report: check(store, place / "base", known)))  # noqa: B023
             except CrashError as error:
                 outcome.bad.append(f"seed {seed}, state {outcome.states}: {error}")
             shutil.rmtree(store)
@@ -144,19 +142,16 @@ def _record(place: Path, calls: list[Call], seed: int, sabotage: Callable[[], No
             life.close()
             os.close(facts)
 
-        child = Child(live)
-        for _ in child.reports():
-            pass
-        child.wait()
+        finish(Child(live))
         return read_record(record)
 
 
 def _states(
     place: Path, entries: list[Entry], calls: list[Call], states: int, seed: int, outcome: Outcome
-) -> Iterator[tuple[str, bytes, Knowledge]]:
+) -> Iterator[tuple[str, bytearray, Knowledge]]:
     """(name of the file, its content, what is known) of crash states at random moments, in
     order."""
-    rng, disk = random.Random(seed), Disk()
+    rng, disk = random.Random(seed), Recorded()
     progress = Progress(first_state(base_tree(place / "base")), calls, {}, paged=False)
     writes = [number for number, entry in enumerate(entries) if entry.kind in (b"W", b"T")]
     moments = sorted(rng.choice(writes) for _ in range(states))
@@ -172,7 +167,15 @@ def _states(
         yield name, disk.crashed(rng, outcome), progress.knowledge()
 
 
-def _check(store: Path, base: Path, known: Knowledge) -> None:
+def finish(child: Child) -> None:
+    """Wait for a child that reports nothing. Raises CrashError when it fails."""
+    for _ in child.reports():
+        pass
+    child.wait()
+
+
+def check(store: Path, base: Path, known: Knowledge) -> None:
+    """What a crash left is a state that may be, and sound. Raises CrashError."""
     life = Life(store, base)
     state = matching(known, life.found())
     life.close()

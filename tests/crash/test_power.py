@@ -10,7 +10,7 @@ from unittest import mock
 import lmdb
 import pytest
 
-from tests.crash import cuts, replay
+from tests.crash import blocks, cuts, replay
 from tests.crash.disks import disks_missing
 from tests.crash.knowledge import CrashError
 
@@ -61,3 +61,20 @@ def test_a_store_that_does_not_sync_is_noticed_by_replay(needs_fuse: None, fast_
     outcome = replay.run(10, 1, fast_path, sabotage=_without_sync)
     assert outcome.syncs == 0
     assert len(outcome.bad) > 5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_replayed_states_of_a_disk(
+    needs_disks: None, needs_fuse: None, fast_path: Path, seed: int
+) -> None:
+    outcome = blocks.run(STATES, seed, fast_path)
+    assert outcome.bad == []
+    assert outcome.states == STATES
+    assert outcome.syncs > 50
+    assert outcome.lost > STATES
+
+
+def test_a_file_system_that_does_not_flush_is_noticed(
+    needs_disks: None, needs_fuse: None, fast_path: Path
+) -> None:
+    assert len(blocks.run(STATES, 1, fast_path, options="barrier=0").bad) == 1
