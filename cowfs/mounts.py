@@ -40,7 +40,8 @@ class Mount:
 def mounts(process: str = "self", kind: str = "") -> Iterator[Mount]:
     """What a process sees mounted, in mount order; only of one kind of file system if given.
 
-    Text is with surrogateescape. Nothing for a process that is gone or cannot be looked at.
+    Text is with surrogateescape. Nothing for a process that is gone or cannot be looked at; raises
+    OSError when this process cannot see what it has mounted itself, for lack of a descriptor.
     """
     wanted = f" {kind} "
     path = f"/proc/{process}/mountinfo"
@@ -48,6 +49,8 @@ def mounts(process: str = "self", kind: str = "") -> Iterator[Mount]:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line for line in file if not kind or wanted in line]
     except OSError:
+        if process == "self":
+            raise
         return
     for line in lines:
         row = line.rstrip("\n").split(" ")

@@ -18,6 +18,10 @@ from cowfs import mounts as kernel
 
 TYPE = "fuse.cowfs"
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class Place:
     """One workspace. All paths are absolute.
@@ -76,15 +80,31 @@ def mounts() -> list[tuple[str, str]]:
 def registry(directory: str | None = None) -> list[dict[str, str]]:
     """The registered workspaces: base, mountpoint, store. A missing or damaged file is empty."""
     path = os.path.join(directory or data_directory(), "workspaces.json")
+    wanted = ("base", "mountpoint", "store")
+    found = _json(path).get("workspaces")
+    rows = found if isinstance(found, list) else []
+    return [r for r in rows if isinstance(r, dict) and all(_is_path(r.get(k)) for k in wanted)]
+
+
+def _json(path: str) -> dict[str, Any]:
+    """The JSON object in a file; an empty one when there is none."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            rows = json.load(file)["workspaces"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    wanted = ("base", "mountpoint", "store")
-    return [
-        r for r in rows if isinstance(r, dict) and all(isinstance(r.get(k), str) for k in wanted)
-    ]
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_path(text: object) -> bool:
+    """Whether something can be an absolute path."""
+    if not isinstance(text, str) or not text.startswith("/") or "\0" in text:
+        return False
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:  # surrogates that stand for no byte
+        return False
+    return True
 
 
 def registered_store(base: str) -> str | None:
@@ -131,14 +151,8 @@ def current_directory() -> str:
 
 def base_of(store: str) -> str | None:
     """The base directory that a store says it belongs to, None when it does not say."""
-    try:
-        with open(
-            os.path.join(store, "workspace.json"), encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            base = json.load(file)["base"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return base if isinstance(base, str) else None
+    base = _json(os.path.join(store, "workspace.json")).get("base")
+    return base if _is_path(base) else None
 
 
 def is_stopped(pid: int) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SOCKET_NAME = "control.sock"
+_MAX_LINE = 256 << 20
 _LOOK_SECONDS = 3.0
 """After so long without an answer the daemon is looked at."""
 
@@ -50,6 +51,14 @@ def _connect(connection: socket.socket, store: str) -> None:
         connection.connect(f"/proc/self/fd/{fd}/{SOCKET_NAME}")
     finally:
         os.close(fd)
+
+
+def _error_of(answer: object) -> dict[str, Any]:
+    """The JSON form of a CowfsError in the error of an answer. Raises ConnectionFailedError."""
+    found = answer.get("data") or answer if isinstance(answer, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("message"), str):
+        raise ConnectionFailedError("its answer is an error that says nothing")
+    return found
 
 
 class Client:
@@ -86,19 +95,25 @@ class Client:
                 self._socket.sendall(json.dumps(request).encode() + b"\n")
             except BrokenPipeError:
                 pass  # it may have said why
-            while True:
-                message = json.loads(self._line())
-                if "id" in message:
-                    break
-                if progress is not None:
+            while "id" not in (message := self._message()):
+                if progress is not None and isinstance(message.get("params"), dict):
                     progress(message["params"])
         except OSError as error:
             raise ConnectionFailedError(error.strerror or str(error), error.errno or 0) from None
-        except ValueError as error:
-            raise ConnectionFailedError(f"its answer is not JSON: {error}") from None
         if "error" in message:
-            raise RpcError(message["error"].get("data") or message["error"])
+            raise RpcError(_error_of(message["error"]))
+        if "result" not in message:
+            raise ConnectionFailedError("its answer has no result")
         return message["result"]
+
+    def _message(self) -> dict[str, Any]:
+        try:
+            message = json.loads(self._line())
+        except (ValueError, RecursionError) as error:
+            raise ConnectionFailedError(f"its answer is not JSON: {error}") from None
+        if not isinstance(message, dict):
+            raise ConnectionFailedError("its answer is no JSON object")
+        return message
 
     def take_fd(self) -> int | None:
         """A descriptor that came with the last answer; the caller closes it."""
@@ -111,6 +126,8 @@ class Client:
             self._fds += fds
             if not data:
                 raise ConnectionFailedError("the daemon closed the connection")
+            if len(self._buffer) > _MAX_LINE:
+                raise ConnectionFailedError("its answer is too long")
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line

@@ -145,6 +145,10 @@ class ControlServer:
 
         try:
             author = peer(connection)
+            if author.uid not in (0, os.geteuid()):
+                error = PermissionDeniedError(detail=f"user {author.uid} may not control it")
+                _refuse(connection, error)
+                return
             with connection, connection.makefile("rb") as lines:
                 while line := lines.readline(_MAX_LINE):
                     with self._idle:
@@ -167,8 +171,6 @@ class ControlServer:
             method = self._methods.get(str(message.get("method")))
             if method is None:
                 raise UsageError(detail=f"unknown method {message.get('method')!r}")
-            if author.uid not in (0, os.geteuid()):
-                raise PermissionDeniedError(detail=f"user {author.uid} may not control this daemon")
             request = Request(message.get("params") or {}, author, send)
             answer = {"jsonrpc": "2.0", "id": number, "result": method(request)}
         except CowfsError as error:
@@ -193,7 +195,7 @@ def _spare_descriptor() -> int:
 
 
 def _refuse(connection: socket.socket, error: Exception) -> None:
-    """Tell a client that it cannot be served now."""
+    """Tell a client that it is not served, without reading what it has sent."""
     known = as_cowfs_error(error)
     log.warning("a command is refused: %s", known)
     with connection, contextlib.suppress(OSError):
@@ -204,7 +206,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     """One request. Raises UsageError when it is none."""
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(detail=f"the request is not JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("params") or {}, dict):
         raise UsageError(detail="a request is a JSON object with an object of params")

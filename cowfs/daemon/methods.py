@@ -6,6 +6,7 @@ that ends an epoch or touches the base.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,7 @@ class Methods:
         """Params: paths, rate (bytes a second), idle. Result: see `Sealed`. Progress: phase, done,
         total, bytes, path. Not serialised with the other operations, since it may last."""
         rate = request.params.get("rate") or 0
-        if not isinstance(rate, int | float) or rate < 0:
+        if not isinstance(rate, int | float) or not 0 <= rate < math.inf:
             raise UsageError(detail="rate must be a number of bytes a second")
         busy = self._daemon.busy if request.params.get("idle") else None
         pace = Pace(rate, busy, self._daemon.stop)
@@ -142,6 +143,7 @@ def _text(request: Request, name: str) -> str:
     value = request.params.get(name, "")
     if not isinstance(value, str):
         raise UsageError(detail=f"{name} must be a string")
+    _bytes(value)
     return value
 
 
@@ -149,7 +151,18 @@ def _names(request: Request, name: str) -> list[bytes]:
     value = request.params.get(name) or []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise UsageError(detail=f"{name} must be a list of strings")
-    return [os.fsencode(item) for item in value]
+    return [_bytes(item) for item in value]
+
+
+def _bytes(text: str) -> bytes:
+    """Bytes that are not UTF-8 come as lone surrogates, as everywhere in Python. Others are none.
+
+    Raises UsageError.
+    """
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        raise UsageError(detail=f"{text!r} is no text") from None
 
 
 def _restored(result: Restored) -> Any:

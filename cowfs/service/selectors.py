@@ -17,7 +17,7 @@ from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader
 
-_AGO = re.compile(r"(\d+|an?)\s*([a-z]+?)s?(?:\s+ago)?")
+_AGO = re.compile(r"(\d{1,15}|an?)\s*([a-z]+?)s?(?:\s+ago)?")
 _UNITS = {
     "s": "seconds",
     "sec": "seconds",
@@ -39,6 +39,11 @@ _FORMATS = (
     "%Y-%m-%dT%H:%M",
     "%Y-%m-%d",
 )
+
+
+_MOST_MISSING = 10_000
+_LONGEST_NAME = 500
+"""Bytes; no key of the store is longer (511, LMDB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ def all_checkpoints(reader: Reader) -> list[records.CheckpointRecord]:
 
 def get_checkpoint(reader: Reader, checkpoint_id: str) -> records.CheckpointRecord:
     """By full id. Raises UnknownCheckpointError."""
-    value = reader.get("checkpoint", checkpoint_id.encode())
+    key = checkpoint_id.encode("utf-8", "replace")
+    value = reader.get("checkpoint", key) if 0 < len(key) <= _LONGEST_NAME else None
     if value is None:
         raise UnknownCheckpointError(selector=checkpoint_id)
     return records.decode(value, records.CheckpointRecord)
@@ -74,9 +80,13 @@ def get_checkpoint(reader: Reader, checkpoint_id: str) -> records.CheckpointReco
 
 def on_line(reader: Reader, lineage: Lineage) -> Iterator[records.CheckpointRecord]:
     """The checkpoints that a lineage goes through, newest first: one record a step."""
+    missing = 0
     for epoch in lineage.epochs():
         # The newest ones of a live volume may not be committed yet.
         value = reader.get("epoch", keys.pack_id(epoch)) if epoch != lineage.head else None
+        missing = 0 if value else missing + 1
+        if missing > _MOST_MISSING:
+            return  # a damaged store: its epochs could have any numbers
         sealed_by = records.decode(value, records.EpochRecord).checkpoint if value else ""
         if sealed_by:
             yield get_checkpoint(reader, sealed_by)
@@ -114,10 +124,10 @@ def _relative(
 
 
 def _named(reader: Reader, selector: str) -> records.CheckpointRecord:
-    name = selector.encode("utf-8", "surrogateescape")
-    labelled = reader.get("label", name) if name else None
+    name = selector.encode("utf-8", "replace")
+    labelled = reader.get("label", name) if 0 < len(name) <= _LONGEST_NAME else None
     if labelled is not None:
-        return get_checkpoint(reader, labelled.decode())
+        return get_checkpoint(reader, labelled.decode("utf-8", "replace"))
     if re.fullmatch(r"[0-9a-fA-F]{4,12}", selector):
         found = [
             records.decode(value, records.CheckpointRecord)
@@ -156,9 +166,9 @@ def parse_time(text: str, now_ns: int) -> int | None:
     for form in _FORMATS:
         try:
             at = datetime.strptime(text.upper() if "T" in form else text, form)
-        except ValueError:
+            return int(at.timestamp() * 1e9) + 999_999_999
+        except (ValueError, OverflowError):  # not of this form, or the year 1
             continue
-        return int(at.timestamp() * 1e9) + 999_999_999
     return None
 
 

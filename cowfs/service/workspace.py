@@ -38,13 +38,16 @@ class Description:
 
 
 def describe(store: Path) -> Description | None:
-    """The store's description, None when it has none or it does not parse."""
+    """The store's description, None when it has none or it makes no sense."""
     try:
         text = (store / DESCRIPTION).read_text(encoding="utf-8", errors="surrogateescape")
         row = json.loads(text)
-        return Description(row["base"], row["mountpoint"], int(row.get("quota", 0)))
-    except (OSError, ValueError, KeyError, TypeError):
+        base, mountpoint, quota = row["base"], row["mountpoint"], row.get("quota", 0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+    if not isinstance(base, str) or not isinstance(mountpoint, str) or not isinstance(quota, int):
+        return None
+    return Description(base, mountpoint, max(quota, 0))
 
 
 def write_description(store: Path, description: Description) -> None:

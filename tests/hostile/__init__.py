@@ -1,0 +1,1 @@
+"""Input that somebody made up: whatever it is, it ends in a documented error."""
