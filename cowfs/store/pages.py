@@ -244,6 +244,7 @@ class PageCheck:
         self._counts = [0, 0, 0, 0]
         self._tables: list[tuple[str, Table]] = []
         self._free: list[int] = []
+        self._spare: list[tuple[str, int, int, int]] = []
 
     @property
     def tables(self) -> set[str]:
@@ -282,6 +283,9 @@ class PageCheck:
         for name, table in self._tables:
             yield from self._walk_table(name, table)
         yield from self._walk_table(FREE_LIST, meta.free)
+        for name, page, start, count in self._spare:
+            if fault := self._claim(name, start, count):
+                yield Damage(name, page, f"it should have {count} pages more: {fault}")
         for page in self._free:
             if page < 2 or page > self._last:
                 yield Damage(FREE_LIST, page, "a free page lies outside the file")
@@ -331,7 +335,8 @@ class PageCheck:
             fault = "it lies deeper than the table says"
         nodes: list[Node] | str = fault or self._header_fault(page, depth) or self._nodes_of(page)
         if isinstance(nodes, list):
-            nodes = self._order_fault(name, nodes, depth, low, high) or nodes
+            fault = self._order_fault(name, nodes, depth, low, high)
+            nodes = fault or self._room_fault(page, nodes, depth) or nodes
         if isinstance(nodes, str):
             yield Damage(name, page, nodes, low, high)
             return
@@ -378,6 +383,17 @@ class PageCheck:
             before = node.key
         return ""
 
+    def _room_fault(self, page: int, nodes: list[Node], depth: int) -> str:
+        """The nodes fill a page from `upper` to its end, each from an even place."""
+        upper = _HEADER.unpack_from(self._data, page * self._page_size)[4]
+        taken = 0
+        for node in nodes:
+            value = 0 if depth > 1 else _ID.size if node.big else node.size
+            taken += (_NODE_SIZE + len(node.key) + value + 1) & ~1
+        if taken != self._page_size - upper:
+            return f"its nodes take {taken} bytes, not {self._page_size - upper}"
+        return ""
+
     def _leaf(self, name: str, page: int, nodes: list[Node]) -> Iterator[Damage]:
         end = (page + 1) * self._page_size
         for index, node in enumerate(nodes):
@@ -407,15 +423,15 @@ class PageCheck:
         A value that replaced a longer one in the same transaction has more pages than it needs.
         """
         needed = pages_for(size)
-        if fault := self._claim(name, page):
+        if fault := self._claim(name, page, needed):
             return 0, fault
         base = page * self._page_size
         number, _, flags, low, high = _HEADER.unpack_from(self._data, base)
         count = low | high << 16
         if number != page or flags & 0xF != _OVERFLOW or count < needed:
             return 0, f"page {page} is not its overflow page"
-        if count > 1 and (fault := self._claim(name, page + 1, count - 1)):
-            return 0, fault
+        if count > needed:  # looked at when it is known what the others have
+            self._spare.append((name, page, page + needed, count - needed))
         self._counts[2] += count
         return base + _HEADER_SIZE, ""
 
@@ -440,10 +456,10 @@ def read_table(data: mmap.mmap, place: int) -> Table:
     return _table(data, place)
 
 
-def says_leaf(data: mmap.mmap, page: int) -> bool:
-    """Whether a page says of itself that it is a leaf, and which."""
+def kind_of_page(data: mmap.mmap, page: int) -> str:
+    """What a page says that it is: "leaf", "branch", or "" when it is neither, or another one."""
     number, _, flags, _, _ = _HEADER.unpack_from(data, page * mmap.PAGESIZE)
-    return int(number) == page and flags & 0xF == _LEAF
+    return {_LEAF: "leaf", _BRANCH: "branch"}.get(flags & 0xF, "") if number == page else ""
 
 
 def loose_nodes(data: mmap.mmap, page: int, *, damaged: bool) -> Iterator[Node]:

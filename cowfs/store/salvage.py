@@ -43,11 +43,12 @@ from cowfs.store.pages import (
     PageCheck,
     Progress,
     Table,
+    kind_of_page,
     loose_nodes,
     meta_damage,
+    pages_for,
     read_metas,
     read_table,
-    says_leaf,
     worn_metas,
 )
 
@@ -56,6 +57,8 @@ _BATCH_BYTES = 16 << 20
 _MAP_SIZE = 1 << 40
 _VERSIONED = ("inode", "dirent", "link", "xattr", "extent")
 _HISTORY = ("epoch", "checkpoint", "label", "operation", "branch")
+_TOLD_ELSEWHERE = {"link", "change", "label", "hardlink", "meta"}
+"""Tables that can be made of others, or of the snapshot before, without a loss."""
 _LONG_HEADER = 16
 """Bytes before a value that has pages of its own."""
 
@@ -91,7 +94,8 @@ class Harvest(PageCheck):
     """What one snapshot of a damaged file still has.
 
     damage: all that is wrong. gaps: keys that may be missing from what was found. behind: this
-    may not be the newest commit. Use `close`.
+    may not be the newest commit. lost_with_commit: (table, key) of what is known of that. Use
+    `close`.
     """
 
     def __init__(self, path: Path, meta: Meta, progress: Progress | None = None) -> None:
@@ -100,11 +104,13 @@ class Harvest(PageCheck):
         self.damage: list[Damage] = []
         self.gaps: list[Gap] = []
         self.behind = False
+        self.lost_with_commit: set[tuple[str, bytes]] = set()
         self._leaves: dict[str, array[int]] = {}
         self._counts_by_table: dict[str, int] = {}
         self._bad: set[tuple[str, bytes]] = set()
         self._rescued: dict[str, dict[bytes, tuple[int, int]]] = {}
         self._unsure: set[tuple[str, bytes]] = set()
+        self._unexplained = False
 
     def collect(self) -> None:
         """Walk the file and look for what the walk does not find."""
@@ -114,6 +120,7 @@ class Harvest(PageCheck):
         self.gaps = list(self._find_gaps())
         if self.gaps:
             self._rescue_records()
+            self._close_gaps()
 
     def close(self) -> None:
         self._data.close()
@@ -162,8 +169,8 @@ class Harvest(PageCheck):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing at all is missing."""
-        return all(self.count(table).lost == 0 for table in self.names)
+        """Whether nothing is missing that is not told elsewhere."""
+        return all(gap.table in _TOLD_ELSEWHERE for gap in self.gaps)
 
     def bytes_needed(self) -> int:
         """About how much disk a new file with all that was found takes."""
@@ -175,9 +182,7 @@ class Harvest(PageCheck):
     def _sound(self, table: str) -> Iterator[tuple[bytes, tuple[int, int]]]:
         """Key and (place, size) of the records of sound leaves."""
         for page in self._leaves.get(table, ()):
-            nodes = self._nodes_of(page)
-            assert not isinstance(nodes, str)
-            for node in nodes:
+            for node in self._nodes_on(page):
                 if (table, node.key) not in self._bad:
                     yield node.key, (self._place(node), node.size)
 
@@ -222,11 +227,30 @@ class Harvest(PageCheck):
         for page in sorted(damaged):
             self._rescue_page(page, damaged=True)
         last = min(self._last, len(self._data) // mmap.PAGESIZE - 1)
+        others = []
         for page in range(2, last + 1):
-            if not self.used[page >> 3] & 1 << (page & 7) and says_leaf(self._data, page):
+            kind = "" if self._is_used(page) else kind_of_page(self._data, page)
+            if kind == "leaf":
                 self._rescue_page(page, damaged=False)
+            elif not kind:
+                others.append(page)
+        self._unexplained |= not all(self._is_used(page) for page in others)
         for table, key in self._unsure:
             del self._rescued[table][key]
+
+    def _close_gaps(self) -> None:
+        """Of a table of which nothing is lost. When its record is, that is so if all pages are
+        accounted for."""
+        sure = not self._unexplained and not self._unsure
+        sure = sure and all(damage.table == MAIN for damage in self.damage)
+        self.gaps = [
+            gap
+            for gap in self.gaps
+            if (lost := self.count(gap.table).lost) or (lost is None and not sure)
+        ]
+
+    def _is_used(self, page: int) -> bool:
+        return bool(self.used[page >> 3] & 1 << (page & 7))
 
     def _in_file(self, page: int) -> bool:
         return 2 <= page < len(self._data) // mmap.PAGESIZE
@@ -244,6 +268,7 @@ class Harvest(PageCheck):
                 continue
             value = self._data[place : place + node.size]
             table = table_of(node.key, value)
+            self._unexplained |= not table and not damaged
             if not table and ("block", node.key) in self._bad:
                 table = "block"  # its header alone may be damaged: that can be mended
             if table and any(gap.table == table and gap.has(node.key) for gap in self.gaps):
@@ -257,6 +282,11 @@ class Harvest(PageCheck):
                 self._unsure.add((table, key))
             return
         rows[key] = (place, len(value))
+        if place % mmap.PAGESIZE == _LONG_HEADER:
+            first = place // mmap.PAGESIZE
+            for page in range(first, first + pages_for(len(value))):
+                if page >> 3 < len(self.used):
+                    self.used[page >> 3] |= 1 << (page & 7)
 
     # -- the snapshot before ------------------------------------------------------------------
 
@@ -276,6 +306,26 @@ class Harvest(PageCheck):
             for key, found in before._found(gap.table):
                 if gap.has(key) and key not in rows and _is_settled(gap.table, key, sealed):
                     rows[key] = found
+        self._close_gaps()
+
+    def undone(self, newest: Harvest) -> set[tuple[str, bytes]]:
+        """What a newer snapshot has in its sound pages and this one does not: (table, key)."""
+        found = set()
+        for table in self.names:
+            fresh = set(newest._leaves.get(table, ())) - set(self._leaves.get(table, ()))
+            stale = set(self._leaves.get(table, ())) - set(newest._leaves.get(table, ()))
+            old = {self._record(node) for page in stale for node in self._nodes_on(page)}
+            new = {newest._record(node) for page in fresh for node in newest._nodes_on(page)}
+            found |= {(table, key) for key, _ in new - old}
+        return found
+
+    def _nodes_on(self, page: int) -> list[Node]:
+        nodes = self._nodes_of(page)
+        return nodes if isinstance(nodes, list) else []
+
+    def _record(self, node: Node) -> tuple[bytes, bytes]:
+        place = self._place(node)
+        return node.key, self._data[place : place + node.size]
 
     def _found(self, table: str) -> Iterator[tuple[bytes, tuple[int, int]]]:
         return merge(self._sound(table), sorted(self._rescued.get(table, {}).items()))
@@ -327,42 +377,39 @@ def _is_settled(table: str, key: bytes, sealed: set[int]) -> bool:
         return keys.epoch_of(key) in sealed
     if table == "change":
         return keys.unpack_id(key) in sealed
-    return table == "block" or table in _HISTORY or (table, key) == ("meta", b"format")
+    return table in ("block", "meta") or table in _HISTORY
 
 
 def best_harvest(path: Path, progress: Progress | None = None) -> Harvest:
     """What can be had of a damaged file: of the newest snapshot, unless something of that is lost
     and the one before is whole. A meta page that is damaged itself is believed if it leads to a
     whole snapshot. Raises DamagedFileError when no meta page leads anywhere."""
-
-    def harvest(meta: Meta) -> Harvest:
-        found = Harvest(path, meta, progress)
-        found.collect()
-        return found
-
     sound, worn = read_metas(path), worn_metas(path)
-    tried = []
+    tried: list[Harvest] = []
     for meta in sorted([*sound, *worn], key=lambda meta: meta.transaction, reverse=True):
         if meta in worn and sound and abs(meta.transaction - sound[0].transaction) != 1:
             continue
-        found = harvest(meta)
-        if found.whole and not (meta in worn and found.damage):
+        harvest = Harvest(path, meta, progress)
+        harvest.collect()
+        if meta in worn and (harvest.damage or not harvest.whole):
+            harvest.close()
+            continue
+        tried.append(harvest)
+        if not harvest.gaps:
             break
-        if meta in worn:
-            found.close()
-        else:
-            tried.append(found)
-    else:
-        if not tried:
-            raise DamagedFileError("neither of its two meta pages can be read")
-        found = tried[0]
-    for other in tried:
-        if other is not found:
-            if found is tried[0]:
-                found.fill_from(other)
-            found.damage += [d for d in other.damage if d not in found.damage]
-            other.close()
+    if not tried:
+        raise DamagedFileError("neither of its two meta pages can be read")
     newest = max(meta.transaction for meta in [*sound, *worn])
+    found = next((harvest for harvest in tried if harvest.whole), tried[0])
+    for other in tried:
+        if other is found:
+            continue
+        if other.meta.transaction < found.meta.transaction:
+            found.fill_from(other)
+        else:
+            found.lost_with_commit |= found.undone(other)
+            found.damage += [damage for damage in other.damage if damage not in found.damage]
+        other.close()
     found.behind = found.meta.transaction < newest or len(sound) + len(worn) < 2
     found.damage[:0] = meta_damage(path)
     return found

@@ -49,6 +49,18 @@ def fill_gaps(bench: Bench, gaps: Sequence[Gap]) -> None:
             bench.apply()
 
 
+def tell_undone(bench: Bench, found: set[tuple[str, bytes]]) -> None:
+    """Say what the last commit had and is not there; found: (table, key)."""
+    inodes = {keys.unpack_id(key) for table, key in found if table == "inode"}
+    names = {key[:-8] for table, key in found if table == "dirent"}
+    states = bench.scan.history.states[-1:]
+    paths = [path for ino in sorted(inodes) for path in bench.scan.paths(ino, states)]
+    for prefix in sorted(names):
+        paths += bench.scan.path_in(keys.unpack_id(prefix), prefix[8:-1], states)
+    detail = f"the last commit is not there: {len(found)} records"
+    bench.did(MARKED, "", "the file", detail, dict.fromkeys(paths))
+
+
 class _Missing:
     """The gaps of one table."""
 

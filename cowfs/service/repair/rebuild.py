@@ -24,13 +24,13 @@ from cowfs.errors import (
 )
 from cowfs.service.repair.bench import MARKED, RESTORED, Action, Bench
 from cowfs.service.repair.history import mend_history
-from cowfs.service.repair.losses import fill_gaps
+from cowfs.service.repair.losses import fill_gaps, tell_undone
 from cowfs.service.repair.rounds import Repaired, repair_records
 from cowfs.service.verify import Progress, Report, Scan, examine
 from cowfs.store.env import TABLES, LmdbError, lock_owner, open_store, store_exists, sync_directory
 from cowfs.store.pages import DamagedFileError, PageCheck
 from cowfs.store.room import SLACK_BYTES, is_full
-from cowfs.store.salvage import Gap, Harvest, best_harvest
+from cowfs.store.salvage import Harvest, best_harvest
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.store.steps import reached
 from cowfs.types import ROOT_INO
@@ -75,7 +75,7 @@ def rebuild(store: Path, base: Base | None, *, dry_run: bool, progress: Progress
             with _full_is_an_error(store, harvest):
                 harvest.write(directory, progress)
                 reached("salvage.written")
-                done = _complete(directory, base, harvest.gaps, progress)
+                done = _complete(directory, base, harvest, progress)
         _see_that_it_works(store, directory)
         reached("salvage.repaired")
         kept = "" if dry_run else _put_in_place(store, directory)
@@ -109,20 +109,16 @@ def _damage(harvest: Harvest) -> Report:
 def _told(harvest: Harvest) -> list[Action]:
     """What is left of each table, for people."""
     actions = []
-    if harvest.behind:
-        detail = "one of its two pages cannot be read: the last commit may be lost"
+    if harvest.behind and not harvest.lost_with_commit:
+        detail = "one of its two meta pages cannot be read: the last commit may be lost"
         actions.append(Action(MARKED, "", "the file", detail))
     for table in dict.fromkeys(gap.table for gap in harvest.gaps):
         count = harvest.count(table)
-        if count.lost == 0:
-            detail = f"all {count.found} records are there"
-            actions.append(Action(RESTORED, table, "table", detail))
-            continue
         missing = f"{count.lost}" if count.lost is not None else "an unknown number of"
         detail = f"{missing} records are lost, {count.found} are there"
         actions.append(Action(MARKED, table, "table", detail))
-    if not actions:
-        actions.append(Action(RESTORED, "", "the file", "all records are there"))
+    if not actions and not harvest.behind:
+        actions.append(Action(RESTORED, "", "the file", "all records can be reached again"))
     return actions
 
 
@@ -149,15 +145,16 @@ def _full_is_an_error(store: Path, harvest: Harvest) -> Iterator[None]:
 # -- records ----------------------------------------------------------------------------------
 
 
-def _complete(directory: Path, base: Base | None, gaps: list[Gap], progress: Progress) -> Repaired:
+def _complete(directory: Path, base: Base | None, harvest: Harvest, progress: Progress) -> Repaired:
     """Fill the gaps, then repair as usual; what that cannot better stays as it is."""
     actions: list[Action] = []
-    if gaps:
+    if harvest.gaps or harvest.lost_with_commit:
         store = open_store(directory, writable=True, damaged=True)
         try:
             with store.begin(write=True) as txn, Reader(store, txn) as reader:
                 for _ in range(_ROUNDS):
-                    if _fill(Bench(Scan(reader, base, Report(), progress), txn, actions), gaps):
+                    scan = Scan(reader, base, Report(), progress)
+                    if _fill(Bench(scan, txn, actions), harvest):
                         break
         finally:
             store.close()
@@ -169,14 +166,16 @@ def _complete(directory: Path, base: Base | None, gaps: list[Gap], progress: Pro
     return Repaired([*actions, *done.actions], done.before, done.after)
 
 
-def _fill(bench: Bench, gaps: list[Gap]) -> bool:
+def _fill(bench: Bench, harvest: Harvest) -> bool:
     """Fill the gaps if the history is in order; if not, mend that, to look at all anew."""
     try:
         examine(bench.scan)
         bench.checks.update(problem.check for problem in bench.scan.report.problems)
         if mend_history(bench):
             return False
-        fill_gaps(bench, gaps)
+        fill_gaps(bench, harvest.gaps)
+        if harvest.lost_with_commit:
+            tell_undone(bench, harvest.lost_with_commit)
         return True
     finally:
         bench.scan.close()
