@@ -6,11 +6,13 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from benchmarks import image
 from benchmarks.checkpoints.tools import TOOLS
 from benchmarks.report import deliver
 from benchmarks.runner import work_directory
@@ -30,6 +32,7 @@ EXAMPLES = """examples:
 exit code: 0 no bar is missed, 1 a bar is missed, 2 it could not run
 """
 FAILED = 2
+NO_JOURNAL = "this ext4 has no journal, so creating files is slow after deleting some"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = list(RUNS) if arguments.benchmark == "all" else [arguments.benchmark]
     outcomes = []
     try:
-        with work_directory(arguments.workdir) as work:
+        with work_directory(arguments.workdir) as outer, _ground(outer, arguments.image) as work:
             machine = describe_machine(work)
             env = child_environment(work)
             options = settings(arguments)
@@ -61,6 +64,23 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(each, signal.SIG_IGN)
     print("bench: stopped; cleaning up", file=sys.stderr)
     raise SystemExit(128 + number)
+
+
+@contextmanager
+def _ground(outer: Path, wanted: str) -> Iterator[Path]:
+    """Where to work: in *outer*, or in an image there if that is wanted, or needed and possible."""
+    gib = int(wanted) if wanted.isdecimal() else 0
+    if wanted == "auto" and image.has_no_journal(outer):
+        if why := image.obstacle():
+            print(f"WARNING: {NO_JOURNAL}, and {why}.", file=sys.stderr)
+        else:
+            print(f"{NO_JOURNAL}: working in an image, see --image", file=sys.stderr)
+            gib = image.DEFAULT_GIB
+    if not gib:
+        yield outer
+        return
+    with image.mounted(outer, gib, child_environment(outer)) as work:
+        yield work
 
 
 def settings(arguments: argparse.Namespace) -> Options:
@@ -105,6 +125,14 @@ def parser() -> argparse.ArgumentParser:
         help="where to work: on the filesystem to compare with (default: %(default)s)",
     )
     add(
+        "--image",
+        type=_image,
+        default="auto",
+        metavar="GIB|no|auto",
+        help="work in a fresh ext4 of this size in WORKDIR; needs root (default: "
+        f"{image.DEFAULT_GIB} where WORKDIR is on an ext4 without a journal, else no)",
+    )
+    add(
         "--timeout",
         type=_positive,
         default=900,
@@ -119,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
     one("--source", type=Path, metavar="DIR|TAR", help="the project to unpack")
     one("--data-mib", type=_positive, metavar="N", help="size of the large file (default: 256)")
     which = top.add_mutually_exclusive_group()
-    for name, what in (("pinned", "one CPU"), ("free", "all CPUs")):
+    for name, what in (("pinned", "one CPU"), ("free", "two CPUs")):
         which.add_argument(
             f"--{name}",
             dest="passes",
@@ -137,6 +165,10 @@ def parser() -> argparse.ArgumentParser:
     two("--dirty", type=_sizes, metavar="MIB,...", help="data (default: 0,1,100)")
     two("--states", type=_positive, metavar="N", help="storage: only so many of each history")
     return top
+
+
+def _image(text: str) -> str:
+    return text if text in ("auto", "no") else str(_positive(text))
 
 
 def _positive(text: str) -> int:

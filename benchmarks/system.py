@@ -240,25 +240,31 @@ def unmount(mountpoint: Path, *, lazy: bool = False) -> bool:
     return done.returncode == 0
 
 
-def remove_work(directory: Path) -> None:
-    """Remove a work directory, or raise rather than delete through a live mount."""
-    for point in mounts_below(directory):
-        unmount(point, lazy=True)
+def remove_work(directory: Path, *, keep: bool = False) -> None:
+    """Unmount everything in a work directory, then remove it unless it is to be kept.
+
+    Raises rather than deleting through a live mount.
+    """
+    for lazy in (False, True):
+        for point in mounts_below(directory):
+            unmount(point, lazy=lazy)
     left = mounts_below(directory)
     if left:
         raise BenchError(f"{left[0]} is still mounted; unmount it and remove {directory}")
-    shutil.rmtree(directory)
+    if not keep:
+        shutil.rmtree(directory)
 
 
-def filesystem_type(path: Path) -> str:
-    """The type of the filesystem that holds *path*, as mountinfo names it ("ext4")."""
+def filesystem_of(path: Path) -> tuple[str, str]:
+    """Type and source of the filesystem that holds *path*, as mountinfo names them."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         fields, _, rest = line.partition(" - ")
         if fields.split(" ")[2] == wanted:
-            return rest.split(" ")[0]
-    return "unknown"
+            kind, source = rest.split(" ")[:2]
+            return kind, source
+    return "unknown", "unknown"
 
 
 def describe_machine(work: Path) -> dict[str, object]:
@@ -269,7 +275,7 @@ def describe_machine(work: Path) -> dict[str, object]:
         "cpu": model[1] if model else platform.machine(),
         "cpus": sorted(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "filesystem": filesystem_type(work),
+        "filesystem": filesystem_of(work)[0],
         "load_average": os.getloadavg()[0],
         "root": os.geteuid() == 0,
     }

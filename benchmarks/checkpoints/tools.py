@@ -67,6 +67,9 @@ class Tool(ABC):
         """The same after the tool's own clean-up, or None if it has none."""
         return None
 
+    def trim(self) -> None:  # noqa: B027 - most have nothing to do
+        """Give up all checkpoints, if they would fill the disk."""
+
     def teardown(self) -> None:  # noqa: B027 - most have nothing to do
         """Leave nothing mounted or running."""
 
@@ -289,6 +292,10 @@ class Copies(Tool):
 
     def stored(self) -> int:
         return allocated(self.work / "copies")
+
+    def trim(self) -> None:
+        for path in (self.work / "copies").iterdir():
+            shutil.rmtree(path)
 
 
 TOOLS: tuple[type[Tool], ...] = (CowfsTool, ShadowGit, Btrfs, Restic, Copies)
