@@ -53,6 +53,7 @@ _MAX_DEPTH = 32
 _KEY_MAX = 511
 _EVERY = 1024
 FREE_LIST, MAIN, META = "(free list)", "(tables)", "(meta)"
+ALSO_FREE = "it is in use, but also free"
 _BEYOND = "it lies beyond the end of the file"
 _ATTEMPTS = 10
 
@@ -292,7 +293,7 @@ class PageCheck:
             elif page >> 3 >= len(self.used):
                 continue  # the file may be shorter than it was
             elif self.used[page >> 3] & 1 << (page & 7):
-                yield Damage(FREE_LIST, page, "it is in use, but also free")
+                yield Damage(FREE_LIST, page, ALSO_FREE)
             else:
                 self.used[page >> 3] |= 1 << (page & 7)
 

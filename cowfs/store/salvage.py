@@ -33,6 +33,7 @@ from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
 from cowfs.store.env import TABLES
 from cowfs.store.pages import (
+    ALSO_FREE,
     FREE_LIST,
     MAIN,
     TABLE_SIZE,
@@ -111,13 +112,14 @@ class Harvest(PageCheck):
         self._rescued: dict[str, dict[bytes, tuple[int, int]]] = {}
         self._unsure: set[tuple[str, bytes]] = set()
         self._unexplained = False
+        self._stale: set[int] = set()
 
     def collect(self) -> None:
         """Walk the file and look for what the walk does not find."""
         self.damage = list(self.run())
         self._bad = {(d.table, d.low) for d in self.damage if d.high == d.low + b"\0"}
         self._rescue_tables()
-        self.gaps = list(self._find_gaps())
+        self.gaps = [*self._find_gaps(), *self._doubt_stale_leaves()]
         if self.gaps:
             self._rescue_records()
             self._close_gaps()
@@ -170,7 +172,8 @@ class Harvest(PageCheck):
     @property
     def whole(self) -> bool:
         """Whether nothing is missing that is not told elsewhere."""
-        return all(gap.table in _TOLD_ELSEWHERE for gap in self.gaps)
+        astray = self._stale & set(self._leaves.get(MAIN, ()))
+        return not astray and all(gap.table in _TOLD_ELSEWHERE for gap in self.gaps)
 
     def bytes_needed(self) -> int:
         """About how much disk a new file with all that was found takes."""
@@ -222,6 +225,21 @@ class Harvest(PageCheck):
             if name not in self.tables:
                 yield Gap(name, b"", None)
 
+    def _doubt_stale_leaves(self) -> Iterator[Gap]:
+        """Leaves that are in use, but also free: what led to them may be wrong. Their records count
+        only where no page is found that is neither."""
+        self._stale = {d.page for d in self.damage if d.detail == ALSO_FREE}
+        if not self._stale or self.version < 2:
+            return
+        for table, leaves in self._leaves.items():
+            doubtful = self._stale & set(leaves) if table in TABLES else set()
+            for page in doubtful:
+                nodes = self._nodes_on(page)
+                self._counts_by_table[table] -= len(nodes)
+                yield Gap(table, nodes[0].key, nodes[-1].key + b"\0")
+            if doubtful:
+                self._leaves[table] = array("Q", (p for p in leaves if p not in doubtful))
+
     def _rescue_records(self) -> None:
         damaged = {d.page for d in self.damage if d.table != FREE_LIST and self._in_file(d.page)}
         for page in sorted(damaged):
@@ -237,6 +255,9 @@ class Harvest(PageCheck):
         self._unexplained |= not all(self._is_used(page) for page in others)
         for table, key in self._unsure:
             del self._rescued[table][key]
+        for page in sorted(self._stale):
+            if kind_of_page(self._data, page) == "leaf":
+                self._rescue_page(page, damaged=True, doubtful=True)
 
     def _close_gaps(self) -> None:
         """Of a table of which nothing is lost. When its record is, that is so if all pages are
@@ -255,7 +276,7 @@ class Harvest(PageCheck):
     def _in_file(self, page: int) -> bool:
         return 2 <= page < len(self._data) // mmap.PAGESIZE
 
-    def _rescue_page(self, page: int, *, damaged: bool) -> None:
+    def _rescue_page(self, page: int, *, damaged: bool, doubtful: bool = False) -> None:
         """Take single records, each for itself."""
         for node in loose_nodes(self._data, page, damaged=damaged):
             place = self._place(node)
@@ -272,13 +293,13 @@ class Harvest(PageCheck):
             if not table and ("block", node.key) in self._bad:
                 table = "block"  # its header alone may be damaged: that can be mended
             if table and any(gap.table == table and gap.has(node.key) for gap in self.gaps):
-                self._take(table, node.key, place, value)
+                self._take(table, node.key, place, value, doubtful=doubtful)
 
-    def _take(self, table: str, key: bytes, place: int, value: bytes) -> None:
+    def _take(self, table: str, key: bytes, place: int, value: bytes, *, doubtful: bool) -> None:
         rows = self._rescued.setdefault(table, {})
         if key in rows:
             before, size = rows[key]
-            if self._data[before : before + size] != value:
+            if not doubtful and self._data[before : before + size] != value:
                 self._unsure.add((table, key))
             return
         rows[key] = (place, len(value))
