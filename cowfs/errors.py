@@ -254,7 +254,10 @@ class StoreDamagedError(CowfsError):
     code = "COWFS_STORE_DAMAGED"
     exit_code = 43
     message = "the store {path} is damaged: {detail}"
-    hint = "Other files are not affected. `cowfs verify` says which checkpoints and paths are hit."
+    hint = (
+        "Nothing was changed. `cowfs verify` says what is hit, `cowfs verify --repair --dry-run`"
+        " what can be saved."
+    )
 
 
 class StoreFullError(CowfsError):
@@ -331,7 +334,8 @@ class RepairRefusedError(CowfsError):
     message = "the store {path} cannot be repaired: {detail}"
     hint = (
         "Nothing was changed. What can be read still can: `cowfs export` writes whole states"
-        " elsewhere. A copy of the store from before the damage replaces it."
+        " elsewhere. A copy of the store from before the damage replaces it. The directory that was"
+        " mounted is safe, as it was last applied."
     )
 
 
@@ -349,7 +353,10 @@ class RepairMountedError(CowfsError):
     code = "COWFS_REPAIR_MOUNTED"
     exit_code = 51
     message = "{path} is mounted; a repair would change what its daemon has in memory"
-    hint = "`cowfs unmount {path} --no-apply`, then repeat. Nothing was changed."
+    hint = (
+        "Nothing was changed. Type `cowfs unmount {path} --no-apply`, then"
+        " `cowfs -C {base} verify --repair`, then `cowfs mount {base}`."
+    )
 
 
 class UnhealthyError(CowfsError):

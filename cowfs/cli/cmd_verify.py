@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +21,14 @@ from cowfs.client.places import Place
 from cowfs.errors import (
     DaemonUnreachableError,
     RepairMountedError,
+    StoreDamagedError,
     UsageError,
     VerifyFailedError,
 )
 from cowfs.service.repair import Action, Repaired, repair
 from cowfs.service.verify import Problem, Report
 from cowfs.service.verify import verify as check
+from cowfs.service.verify.pages import verify_pages
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.snapshot import Reader
 
@@ -55,7 +58,8 @@ def verify(context: Context, thorough: bool, mend: bool, dry_run: bool, yes: boo
     A repair restores blocks and records that the base directory or another record still has,
     rebuilds what follows from other records, and marks what is lost, so that it is reported as a
     problem once. The workspace must not be mounted. The store is verified before and after, and
-    nothing is written unless it gets better.
+    nothing is written unless it gets better. Where pages of its file are damaged, another file is
+    made of what is sound; the damaged one is kept beside it.
     """
     place = context.locate()
     if mend:
@@ -70,11 +74,19 @@ def verify(context: Context, thorough: bool, mend: bool, dry_run: bool, yes: boo
             daemon = None
         if daemon is not None:
             stack.enter_context(daemon)
-        workspace = stack.enter_context(opening.reading(place, need_base=False, damaged=True))
         line = stack.enter_context(ProgressLine())
 
         def progress(phase: str, done: int, total: int) -> None:
             line.step(f"checking {phase}", done, total)
+
+        try:
+            workspace = stack.enter_context(opening.reading(place, need_base=False, damaged=True))
+        except StoreDamagedError:
+            report = verify_pages(Path(place.store), progress)
+            if not report.problems:
+                raise
+            _tell(context, report, place=place)
+            return
 
         def refresh() -> ReadOnly:
             """The workspace as it is now, on the same store."""
@@ -91,13 +103,13 @@ def verify(context: Context, thorough: bool, mend: bool, dry_run: bool, yes: boo
             refresh=refresh if daemon is not None else None,
             thorough=thorough,
         )
-    _tell(context, report)
+    _tell(context, report, place=place)
 
 
 def _repair(context: Context, place: Place, *, dry_run: bool, yes: bool) -> None:
     """Say what a repair would do, ask, do it, and say what is left."""
     if place.mounted:
-        raise RepairMountedError(path=place.mountpoint)
+        raise RepairMountedError(path=place.mountpoint, base=place.base)
     ask = not (dry_run or yes)
     if ask and (context.json or not sys.stdin.isatty()):
         raise UsageError(detail="a repair needs --yes or --dry-run here", command="verify")
@@ -109,6 +121,8 @@ def _repair(context: Context, place: Place, *, dry_run: bool, yes: bool) -> None
         done = _run_repair(place, dry_run=False)
     told = {"dry_run": dry_run, **done.to_json()}
     text = _actions_text(done.actions, "would be " if dry_run else "")
+    if done.kept:
+        text += f"\nthe damaged file is kept: {done.kept}"
     _tell(context, done.before if dry_run else done.after, {"repair": told}, text)
 
 
@@ -136,15 +150,37 @@ def _actions_text(actions: list[Action], would: str) -> str:
 
 
 def _tell(
-    context: Context, report: Report, further: dict[str, Any] | None = None, first: str = ""
+    context: Context,
+    report: Report,
+    further: dict[str, Any] | None = None,
+    first: str = "",
+    *,
+    place: Place | None = None,
 ) -> None:
-    """Print a report; `further` and `first` are what a repair has to say before it."""
+    """Print a report; `further` and `first` are what a repair has to say before it. place: of the
+    workspace that may be repaired."""
     document, text = {**(further or {}), **report.to_json()}, _text(report)
+    if report.count and place is not None:
+        document["to_repair"] = _to_repair(place, report)
+        text += "\nto repair it: " + "; ".join(document["to_repair"])
     text = f"{first}\n{text}" if first else text
     if not report.count:
         context.answer(document, text)
         return
     context.answer_failed(document, text, VerifyFailedError(count=report.count))
+
+
+def _to_repair(place: Place, report: Report) -> list[str]:
+    """What to type, and what it needs."""
+    base = shlex.quote(place.base)
+    steps = [f"cowfs -C {base} verify --repair"]
+    if place.mounted:
+        steps.insert(0, f"cowfs unmount {shlex.quote(place.mountpoint)} --no-apply")
+        steps.append(f"cowfs mount {base}")
+    if any(problem.check == "structure" for problem in report.problems):
+        size = os.stat(os.path.join(place.store, "data.mdb")).st_size
+        steps.append(f"(about {size >> 20:,} MiB must be free for another file beside the store's)")
+    return steps
 
 
 def _text(report: Report) -> str:

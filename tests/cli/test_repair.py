@@ -45,7 +45,54 @@ def damaged(cowfs: Cowfs, mounted: Path) -> tuple[Path, bytes]:
 def test_a_mounted_workspace_is_not_repaired(cowfs: Cowfs, mounted: Path) -> None:
     error = cowfs.fails("verify", "--repair", "--yes")
     assert error["code"] == "COWFS_REPAIR_MOUNTED"
-    assert str(mounted) in error["hint"]
+    for command in (f"unmount {mounted} --no-apply", f"-C {mounted} verify --repair"):
+        assert f"`cowfs {command}`" in error["hint"]
+
+
+def test_verify_says_what_a_repair_needs(cowfs: Cowfs, damaged: tuple[Path, bytes]) -> None:
+    """What to type, one after the other, mounted or not."""
+    directory, _ = damaged
+    found = cowfs.run("-C", directory, "verify", "--json")
+    assert found.document["to_repair"] == [f"cowfs -C {directory} verify --repair"]
+    cowfs.ok("mount", directory)
+    told = cowfs.run("-C", directory, "verify", "--json").document["to_repair"]
+    assert told == [
+        f"cowfs unmount {directory} --no-apply",
+        f"cowfs -C {directory} verify --repair",
+        f"cowfs mount {directory}",
+    ]
+    cowfs.ok("unmount", directory, "--no-apply")
+    told[1] += " --yes"  # nobody is asked here
+    for command in told[1:]:
+        assert cowfs.run(*command.split()[1:]).code == 0
+    assert cowfs.run("-C", directory, "verify", "--json").document["problems"] == []
+
+
+def test_a_file_with_damaged_pages(cowfs: Cowfs, mounted: Path) -> None:
+    """One that LMDB does not open: it is said what to type, and that helps."""
+    (mounted / "new").write_bytes(b"new content\n")
+    cowfs.ok("checkpoint")
+    ((_, store),) = cowfs.mounts()
+    cowfs.cwd = cowfs.top
+    cowfs.ok("unmount", mounted, "--no-apply")
+    with open(store / "data.mdb", "r+b") as file:
+        os.pwrite(file.fileno(), bytes(4), 16)  # the magic number of the first meta page
+    error = cowfs.fails("mount", mounted)
+    assert error["code"] == "COWFS_STORE_DAMAGED"
+    assert "verify --repair" in error["hint"]
+    found = cowfs.run("-C", mounted, "verify", "--json")
+    assert found.code == 47
+    (problem,) = found.document["problems"]
+    assert (problem["check"], problem["table"]) == ("structure", "(meta)")
+    assert "must be free" in found.document["to_repair"][1]
+    plan = cowfs.run("-C", mounted, "verify", "--repair", "--dry-run", "--json").document
+    assert plan["repair"]["kept"] == ""
+    done = cowfs.run("-C", mounted, "verify", "--repair", "--yes")
+    assert done.code == 0
+    assert f"the damaged file is kept: {store}/data.mdb.damaged" in done.out
+    cowfs.ok("mount", mounted)
+    assert (mounted / "new").read_bytes() == b"new content\n"
+    assert cowfs.ok("verify", cwd=mounted)["problems"] == []
 
 
 def test_options_that_need_others(cowfs: Cowfs, damaged: tuple[Path, bytes]) -> None:
