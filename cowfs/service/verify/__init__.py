@@ -17,12 +17,11 @@ from cowfs.service.verify.blocks import Bad, Blocks
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
 from cowfs.service.verify.others import check_base, check_changes, check_orphans
+from cowfs.service.verify.pages import check_pages, report_pages
 from cowfs.service.verify.report import Problem, Progress, Report
 from cowfs.service.verify.scan import LOST, Scan
 from cowfs.service.verify.tree import check_tree
 from cowfs.service.workspace import ReadOnly
-from cowfs.store.env import TABLES
-from cowfs.store.pages import FREE_LIST, MAIN, DamagedFileError, PageCheck
 from cowfs.store.snapshot import Reader
 from cowfs.volume.base import Base
 
@@ -34,13 +33,10 @@ __all__ = [
     "Refresh",
     "Report",
     "Scan",
-    "check_pages",
     "examine",
     "verify",
     "verify_store",
 ]
-
-DATA_FILE = "data.mdb"
 
 
 def _silent(phase: str, done: int, total: int) -> None:
@@ -81,8 +77,9 @@ def verify_store(reader: Reader, base: Base | None, *, progress: Progress = _sil
     """Check a store as one read transaction sees it; with `base`, unsealed base files too."""
     scan = Scan(reader, base, Report(), progress)
     try:
-        check_pages(scan)
+        damage = check_pages(scan)
         examine(scan)
+        report_pages(scan, damage)
     finally:
         scan.close()
     return scan.report
@@ -97,28 +94,6 @@ def examine(scan: Scan) -> dict[bytes, Bad]:
         else:
             check()
     return blocks.bad
-
-
-def check_pages(scan: Scan) -> None:
-    """Look at the file's structure first: LMDB itself trusts what it reads."""
-    for table in TABLES:
-        if table not in scan.reader.store.tables:
-            scan.unreadable.add(table)
-            scan.problem("structure", table, "table", "it is missing or cannot be found")
-    check = PageCheck(scan.reader.store.path / DATA_FILE, scan.progress)
-    try:
-        for damage in check.run():
-            table = damage.table
-            if table == MAIN:
-                scan.unreadable.update(TABLES)
-            elif table != FREE_LIST:
-                scan.unreadable.add(table)
-            thing = f"page {damage.page}" if damage.page else "table"
-            scan.problem("structure", table, thing, damage.detail)
-    except DamagedFileError as error:
-        scan.unreadable.update(TABLES)
-        scan.problem("structure", "", DATA_FILE, str(error))
-    scan.report.checked["pages"] = check.pages
 
 
 _Pass = tuple[str, frozenset[str], Callable[[], None]]
