@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import uuid
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ from cowfs.store.pages import (
     read_table,
     worn_metas,
 )
+from cowfs.types import BLOCK_SIZE
 
 _BATCH = 1 << 14
 _BATCH_BYTES = 16 << 20
@@ -159,15 +161,26 @@ class Harvest(PageCheck):
         return Count(table, found, wanted)
 
     @property
-    def version(self) -> int:
-        """Of the format: what its record says or, when that is lost, what others look like."""
+    def has_format(self) -> bool:
+        """Whether the format record was found."""
+        return self._format is not None
+
+    @property
+    def _format(self) -> records.FormatRecord | None:
         stored = dict(self.records("meta")).get(b"format")
         try:
-            return records.decode(stored or b"", records.FormatRecord).version
+            return records.decode(stored or b"", records.FormatRecord)
         except DamagedRecordError:
-            some = ((t, r) for t in self.names for r in self.records(t) if t != "block")
-            table, (key, value) = next(some, ("", (b"", b"")))
-            return 2 if table and has_checksum(table, key, value) else 1
+            return None
+
+    @property
+    def version(self) -> int:
+        """Of the format: what its record says or, when that is lost, what others look like."""
+        if (found := self._format) is not None:
+            return found.version
+        some = ((t, r) for t in self.names for r in self.records(t) if t != "block")
+        table, (key, value) = next(some, ("", (b"", b"")))
+        return 2 if table and has_checksum(table, key, value) else 1
 
     @property
     def whole(self) -> bool:
@@ -369,6 +382,11 @@ class Harvest(PageCheck):
             total = sum(self.count(table).found for table in self.names)
             for table in self.names:
                 db = env.open_db(table.encode())
+                if table == "meta" and not self.has_format and self.version == 1:
+                    # Which version it is must be said before it can be upgraded.
+                    created = records.FormatRecord(1, 0, 0, uuid.uuid4().hex, 0, BLOCK_SIZE)
+                    with env.begin(write=True) as txn:
+                        txn.put(b"format", records.encode(created), db=db)
                 for batch in self._batches(table):
                     with env.begin(write=True) as txn, txn.cursor(db=db) as cursor:
                         cursor.putmulti(batch, append=True)
