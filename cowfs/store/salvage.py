@@ -32,6 +32,7 @@ import lmdb
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.format.records import FormatRecord
 from cowfs.store.env import TABLES
 from cowfs.store.pages import (
     ALSO_FREE,
@@ -161,15 +162,10 @@ class Harvest(PageCheck):
         return Count(table, found, wanted)
 
     @property
-    def has_format(self) -> bool:
-        """Whether the format record was found."""
-        return self._format is not None
-
-    @property
-    def _format(self) -> records.FormatRecord | None:
+    def _format(self) -> FormatRecord | None:
         stored = dict(self.records("meta")).get(b"format")
         try:
-            return records.decode(stored or b"", records.FormatRecord)
+            return records.decode(stored or b"", FormatRecord)
         except DamagedRecordError:
             return None
 
@@ -382,16 +378,16 @@ class Harvest(PageCheck):
             total = sum(self.count(table).found for table in self.names)
             for table in self.names:
                 db = env.open_db(table.encode())
-                if table == "meta" and not self.has_format and self.version == 1:
-                    # Which version it is must be said before it can be upgraded.
-                    created = records.FormatRecord(1, 0, 0, uuid.uuid4().hex, 0, BLOCK_SIZE)
-                    with env.begin(write=True) as txn:
-                        txn.put(b"format", records.encode(created), db=db)
                 for batch in self._batches(table):
                     with env.begin(write=True) as txn, txn.cursor(db=db) as cursor:
                         cursor.putmulti(batch, append=True)
                     done += len(batch)
                     progress("records", done, total)
+                if table == "meta" and self._format is None and self.version == 1:
+                    # Without it the store would be taken for one of this program's version.
+                    new = FormatRecord(1, 0, 0, uuid.uuid4().hex, 0, BLOCK_SIZE)
+                    with env.begin(write=True) as txn:
+                        txn.put(b"format", records.encode(new), db=db)
             env.sync(True)
         finally:
             env.close()
