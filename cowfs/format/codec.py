@@ -7,6 +7,9 @@ A block is named by the BLAKE3 hash of its raw bytes. Stored value: codec (1 byt
     1 ZSTD   one zstd frame
     2 DELTA  hash of the reference block (32 bytes), then one zstd frame made with the reference's
              raw bytes as dictionary. A reference is never itself a delta: one hop.
+    3 PATCH  hash of the reference block (32 bytes), number of ranges (1), for each its first piece
+             of 256 bytes (1) and how many pieces it has less one (1), then what the block has in
+             these ranges as a stored value of its own (RAW or ZSTD)
 
 Threading: the functions are safe in any thread; each thread keeps its own zstd contexts.
 """
@@ -19,12 +22,23 @@ import zstandard
 from blake3 import blake3
 
 from cowfs.errors import DamagedRecordError
+from cowfs.types import BLOCK_SIZE
 
-RAW, ZSTD, DELTA = 0, 1, 2
+RAW, ZSTD, DELTA, PATCH = 0, 1, 2, 3
 HASH_SIZE = 32
 HEADER_SIZE = 5
+_PAGE = 4096
+_PIECE = 256
+_REFERRING = (b"\2", b"\3")
+_REFERRED_SIZE = HEADER_SIZE + HASH_SIZE
 _LEVEL = 1
 _MIN_COMPRESS = 64
+_WORTH = 512
+"""Stored blocks up to this size are not worth a reference."""
+_SMALL = 1024
+"""Changed bytes up to which a patch is not worth looking for something smaller."""
+_MUCH = 32
+"""A delta that is so many times smaller than its block beats every other form."""
 _Buffer = bytes | bytearray | memoryview
 
 
@@ -63,11 +77,76 @@ def encode_delta(data: _Buffer, reference: bytes, reference_hash: bytes) -> byte
     return b"\2" + len(data).to_bytes(4, "big") + reference_hash + packed
 
 
+def _changed_ranges(data: _Buffer, reference: bytes) -> list[tuple[int, int]]:
+    """Where a block differs from another one: (start, end), at most one range in each page; starts
+    and lengths are multiples of a piece, but for the block's end."""
+    size, ranges = len(data), list[tuple[int, int]]()
+    reference = reference[:size]
+    for page in range(0, size, _PAGE):
+        end = page + _PAGE
+        if data[page:end] == reference[page:end]:
+            continue
+        start = page
+        while data[start : start + _PIECE] == reference[start : start + _PIECE]:
+            start += _PIECE
+        if end < size:
+            while data[end - _PIECE : end] == reference[end - _PIECE : end]:
+                end -= _PIECE
+        else:
+            end = size
+        if ranges and ranges[-1][1] == start:
+            start = ranges.pop()[0]
+        ranges.append((start, end))
+    return ranges
+
+
+def encode_patch(data: _Buffer, reference: bytes, reference_hash: bytes) -> bytes:
+    """The stored value of a block as the ranges in which it differs from `reference`."""
+    ranges = _changed_ranges(data, reference)
+    return _patch(data, ranges, reference_hash)
+
+
+def _patch(data: _Buffer, ranges: list[tuple[int, int]], reference_hash: bytes) -> bytes:
+    places = bytearray()
+    for start, end in ranges:
+        places += bytes((start // _PIECE, (end - start - 1) // _PIECE))
+    packed = encode_block(b"".join([data[start:end] for start, end in ranges]))
+    header = b"\3" + len(data).to_bytes(4, "big") + reference_hash + bytes((len(ranges),))
+    return header + places + packed
+
+
+def encode(data: _Buffer, reference: bytes, reference_hash: bytes) -> bytes:
+    """The stored value of a block whose previous version is `reference`: alone, as a patch or as a
+    delta. The smallest is not looked for at any price: a delta takes ten times as long as a patch,
+    and what does not compress by itself seldom does by what was there before."""
+    size = len(data)
+    plain = b""
+    if size <= _PAGE:
+        plain = encode_block(data)
+        if len(plain) <= _WORTH:
+            return plain
+    ranges = _changed_ranges(data, reference)
+    changed = sum(end - start for start, end in ranges)
+    if changed <= _SMALL:
+        return _patch(data, ranges, reference_hash)
+    if len(_contexts.compress(data[:_PAGE])) >= min(size, _PAGE):
+        if 2 * changed <= size:
+            return _patch(data, ranges, reference_hash)
+        plain = plain or encode_block(data)
+        if plain[0] == RAW:
+            return plain
+    packed = encode_delta(data, reference, reference_hash)
+    if len(packed) * _MUCH < size:
+        return packed
+    plain = plain or encode_block(data)
+    return packed if len(packed) * 4 < len(plain) * 3 else plain
+
+
 def delta_reference(value: bytes) -> bytes | None:
     """Hash of the block that a stored value needs, None when it stands alone (or is damaged)."""
-    if value[:1] != b"\2" or len(value) < HEADER_SIZE + HASH_SIZE:
+    if value[:1] not in _REFERRING or len(value) < _REFERRED_SIZE:
         return None
-    return bytes(value[HEADER_SIZE : HEADER_SIZE + HASH_SIZE])
+    return bytes(value[HEADER_SIZE:_REFERRED_SIZE])
 
 
 def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) -> bytes:
@@ -80,6 +159,8 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
     if len(value) < HEADER_SIZE:
         raise DamagedRecordError(what=name, detail="the record is too short")
     codec, size = value[0], int.from_bytes(value[1:HEADER_SIZE], "big")
+    if size > BLOCK_SIZE:
+        raise DamagedRecordError(what=name, detail=f"it says that it has {size} bytes")
     try:
         if codec == RAW:
             data = bytes(value[HEADER_SIZE:])
@@ -90,8 +171,10 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
                 reference, dict_type=zstandard.DICT_TYPE_RAWCONTENT
             )
             data = zstandard.ZstdDecompressor(dict_data=dictionary).decompress(
-                _frame(value[HEADER_SIZE + HASH_SIZE :], size, name)
+                _frame(value[_REFERRED_SIZE:], size, name)
             )
+        elif codec == PATCH and reference is not None:
+            data = _patched(value, size, reference, name)
         else:
             raise DamagedRecordError(what=name, detail=f"codec {codec} cannot be read")
     except zstandard.ZstdError as error:
@@ -99,6 +182,32 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
     if len(data) != size or block_hash(data) != digest:
         raise DamagedRecordError(what=name, detail="its bytes do not match its hash")
     return data
+
+
+def _patched(value: bytes, size: int, reference: bytes, name: str) -> bytes:
+    """The reference with the ranges of a patch in their places."""
+    if len(value) <= _REFERRED_SIZE:
+        raise DamagedRecordError(what=name, detail="the record is too short")
+    start = _REFERRED_SIZE + 1
+    packed_at = start + 2 * value[_REFERRED_SIZE]
+    places = value[start:packed_at]
+    packed = value[packed_at:]
+    length = int.from_bytes(packed[1:HEADER_SIZE], "big")
+    pieces = packed[HEADER_SIZE:]
+    if packed[:1] == b"\1" and length <= size:
+        pieces = _contexts.decompress(_frame(pieces, length, name))
+    data = bytearray(reference[:size])
+    if len(data) < size:
+        data.extend(bytes(size - len(data)))
+    at = 0
+    for first, more in zip(places[::2], places[1::2], strict=False):
+        begin = first * _PIECE
+        count = min((more + 1) * _PIECE, size - begin)
+        data[begin : begin + count] = pieces[at : at + count]
+        at += count
+    if at != len(pieces) or at != length:
+        raise DamagedRecordError(what=name, detail="its ranges have another length")
+    return bytes(data)
 
 
 def _frame(frame: bytes, size: int, name: str) -> bytes:

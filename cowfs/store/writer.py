@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 _ZEROS = bytes(65536)
 _INVERT = (1 << 64) - 1
-_DELTA_WORTH = 512
-"""Stored blocks up to this size are not worth a delta."""
 _RETRY_SECONDS = 1.0
 _COLLECTED = 1024
 """Unused blocks that one transaction deletes: LMDB lists the pages that it freed in one piece, for
@@ -443,10 +441,8 @@ class _Apply:
                     # Others may be deltas to it, so it stands alone.
                     txn.put(digest, codec.encode_block(data), db=blocks)
                 elif stored is None:
-                    value = codec.encode_block(data)
-                    if len(value) > _DELTA_WORTH:
-                        delta = self._delta(cursor, content, number, reference, data, value)
-                        value = delta or value
+                    below = self._reference(cursor, content, number, reference)
+                    value = codec.encode(data, *below) if below else codec.encode_block(data)
                     txn.put(digest, value, db=blocks)
                     self.ledger.born(digest)
                     if (needed := codec.delta_reference(value)) is not None:
@@ -467,16 +463,10 @@ class _Apply:
             return False
         return True
 
-    def _delta(
-        self,
-        cursor: Cursor,
-        content: int,
-        number: int,
-        reference: int,
-        data: bytes | bytearray,
-        plain: bytes,
-    ) -> bytes | None:
-        """The block as a delta against its previous version, None when there is none that helps."""
+    def _reference(
+        self, cursor: Cursor, content: int, number: int, reference: int
+    ) -> tuple[bytes, bytes] | None:
+        """(raw bytes, hash) of the previous version of a block, or of what that refers to."""
         digest = self._previous(cursor, content, number)
         if not digest and reference:
             digest = self._previous(cursor, reference, number)
@@ -484,19 +474,14 @@ class _Apply:
             return None
         blocks = self.tables["block"]
         value = self.txn.get(digest, db=blocks)
+        if value is not None and (further := codec.delta_reference(value)) is not None:
+            digest, value = further, self.txn.get(further, db=blocks)
         if value is None:
             return None
-        further = codec.delta_reference(value)
-        if further is not None:
-            digest, value = further, self.txn.get(further, db=blocks)
-            if value is None:
-                return None
         try:
-            raw = codec.decode_block(value, digest)
+            return codec.decode_block(value, digest), digest
         except DamagedRecordError:
             return None
-        packed = codec.encode_delta(data, raw, digest)
-        return packed if len(packed) * 4 < len(plain) * 3 else None
 
     def _previous(self, cursor: Cursor, content: int, number: int) -> bytes | None:
         """Hash of the version of a block that this group replaces (in this epoch or before)."""

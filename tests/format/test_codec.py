@@ -32,6 +32,36 @@ def test_a_delta_comes_back(data: bytes, reference: bytes) -> None:
     assert codec.decode_block(value, codec.block_hash(data), reference) == data
 
 
+@given(st.binary(max_size=2000), st.binary(min_size=1, max_size=2000))
+def test_a_patch_comes_back(data: bytes, reference: bytes) -> None:
+    name = codec.block_hash(reference)
+    value = codec.encode_patch(data, reference, name)
+    assert codec.delta_reference(value) == name
+    assert codec.decode_block(value, codec.block_hash(data), reference) == data
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """(a block, the one before it): parts are overwritten, put in, taken out."""
+    before = draw(st.sampled_from([TEXT, NOISE]))[: draw(st.integers(1, BLOCK_SIZE))]
+    data = before
+    for _ in range(draw(st.integers(1, 6))):
+        at = draw(st.integers(0, len(data)))
+        new = draw(st.sampled_from([TEXT, NOISE]))[: draw(st.integers(0, 6000))]
+        gone = draw(st.sampled_from([0, len(new), 100]))
+        data = (data[:at] + new + data[at + gone :])[:BLOCK_SIZE]
+    return data, before
+
+
+@given(edits())
+def test_an_edited_block_comes_back(pair: tuple[bytes, bytes]) -> None:
+    data, before = pair
+    value = codec.encode(data, before, codec.block_hash(before))
+    reference = before if codec.delta_reference(value) else None
+    assert codec.decode_block(value, codec.block_hash(data), reference) == data
+    assert len(value) <= len(codec.encode_block(data)) + 100
+
+
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_a_block_may_be_any_buffer(kind: type) -> None:
     assert codec.encode_block(kind(TEXT)) == codec.encode_block(TEXT)
@@ -55,10 +85,39 @@ def test_a_small_edit_makes_a_small_delta() -> None:
     assert len(value) < 200
 
 
+def test_an_overwritten_part_of_what_does_not_compress_is_a_patch() -> None:
+    data = NOISE[:8192] + NOISE[:4096] + NOISE[12288:40960] + NOISE[:4096] + NOISE[45056:]
+    value = codec.encode(data, NOISE, codec.block_hash(NOISE))
+    assert value[0] == codec.PATCH
+    assert len(value) < 2 * 4096 + 100
+
+
+def test_a_line_put_into_a_text_is_a_delta() -> None:
+    data = TEXT[:3000] + b"one more line\n" + TEXT[3000:-14]
+    value = codec.encode(data, TEXT, codec.block_hash(TEXT))
+    assert value[0] == codec.DELTA
+    assert len(value) < 200
+
+
+def test_what_has_nothing_of_the_version_before_stands_alone() -> None:
+    other = random.Random(2).randbytes(BLOCK_SIZE)
+    assert codec.encode(other, NOISE, codec.block_hash(NOISE))[0] == codec.RAW
+    assert codec.encode(TEXT, NOISE, codec.block_hash(NOISE)) == codec.encode_block(TEXT)
+
+
+def test_a_block_that_says_that_it_is_longer_than_a_block_is_refused() -> None:
+    for name in STORED:
+        value, data, reference = STORED[name]
+        longer = value[:1] + (BLOCK_SIZE + 1).to_bytes(4, "big") + value[5:]
+        with pytest.raises(DamagedRecordError, match="it says that it has 65537 bytes"):
+            codec.decode_block(longer, codec.block_hash(data), reference)
+
+
 STORED = {
     "raw": (codec.encode_block(b"short"), b"short", None),
     "zstd": (codec.encode_block(TEXT), TEXT, None),
     "delta": (codec.encode_delta(EDITED, NOISE, codec.block_hash(NOISE)), EDITED, NOISE),
+    "patch": (codec.encode_patch(EDITED, NOISE, codec.block_hash(NOISE)), EDITED, NOISE),
 }
 
 
@@ -110,14 +169,16 @@ def test_another_valid_block_is_not_that_block() -> None:
         codec.decode_block(codec.encode_block(b"one"), codec.block_hash(b"two"))
 
 
-def test_a_delta_without_its_reference_cannot_be_read() -> None:
-    value, data, _ = STORED["delta"]
-    with pytest.raises(DamagedRecordError, match="codec 2"):
+@pytest.mark.parametrize(("name", "number"), [("delta", 2), ("patch", 3)])
+def test_a_delta_without_its_reference_cannot_be_read(name: str, number: int) -> None:
+    value, data, _ = STORED[name]
+    with pytest.raises(DamagedRecordError, match=f"codec {number}"):
         codec.decode_block(value, codec.block_hash(data))
 
 
-def test_a_delta_with_another_reference_is_detected() -> None:
-    value, data, _ = STORED["delta"]
+@pytest.mark.parametrize("name", ["delta", "patch"])
+def test_a_delta_with_another_reference_is_detected(name: str) -> None:
+    value, data, _ = STORED[name]
     with pytest.raises(DamagedRecordError):
         codec.decode_block(value, codec.block_hash(data), NOISE[::-1])
 

@@ -194,6 +194,13 @@ BLOCKS = {
         "02 00000100 4a495ba42461748eca8fdad618f976aa726cc2903de9fcb40735a786ac1c196b"
         "28b52ffd 60 0000 5d0000 0821020018a0240ca40b08",
     ),
+    "patch": (
+        bytes(range(256)) + b"the end",
+        bytes(range(256)),
+        "185e08e6e02c4af253bafa465be12bcf9c2aef8fcb4a6e8ec1a510cbcf852b8c",
+        "03 00000107 4a495ba42461748eca8fdad618f976aa726cc2903de9fcb40735a786ac1c196b"
+        "01 0100 00 00000007 74686520656e64",
+    ),
 }
 
 

@@ -96,7 +96,7 @@ class Blocks:
                 detail = f"its reference {wanted.hex()[:12]} is missing"
                 self._found("block-reference", digest, detail)
                 return
-            if stored[:1] == bytes((codec.DELTA,)):
+            if codec.delta_reference(stored) is not None:
                 detail = f"its reference {wanted.hex()[:12]} is itself a delta"
                 self._found("block-reference", digest, detail)
                 return
