@@ -58,6 +58,7 @@ class Plan:
     restart: bool = False
     quota: int | None = None
     seal_rate: float = 0.0
+    cache_inodes: int = 65536
 
     @property
     def in_place(self) -> bool:
@@ -75,6 +76,7 @@ class Plan:
             "restart": self.restart,
             "quota": self.quota,
             "seal_rate": self.seal_rate,
+            "cache_inodes": self.cache_inodes,
         }
 
 
@@ -114,6 +116,14 @@ class Plan:
     metavar="MB/s",
     help="How fast --seal reads at most.",
 )
+@click.option(
+    "--cache-inodes",
+    type=click.IntRange(min=1),
+    default=65536,
+    show_default=True,
+    metavar="N",
+    help="How many files the daemon keeps in memory; 1,000 take about 1 MB.",
+)
 @click.option("--force", is_flag=True, help="Mount even / or the home directory.")
 def mount(
     context: Context,
@@ -126,6 +136,7 @@ def mount(
     quota: int | None,
     seal: bool,
     seal_rate: float,
+    cache_inodes: int,
     force: bool,
 ) -> None:
     """Mount DIR over itself: from then on, everything that happens in it is recorded.
@@ -146,7 +157,8 @@ def mount(
         kept = context.path(store)
     else:
         kept = registered or default_store(base)
-    plan = Plan(base, target, kept, allow_other, restart, quota, seal_rate * 1e6 if seal else 0.0)
+    rate = seal_rate * 1e6 if seal else 0.0
+    plan = Plan(base, target, kept, allow_other, restart, quota, rate, cache_inodes)
     check(plan, force=force)
     if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
         output.note(f"the history so far stays in {registered}, this mount does not show it")

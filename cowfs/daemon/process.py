@@ -60,6 +60,8 @@ _TICK_SECONDS = 0.25
 _FLUSH_TICKS = 20
 """Groups between two times at which the kernel is asked for what open files hold back: it keeps
 written pages for half a minute, which is more than the few seconds of contract 4."""
+_SHRINK_AT_ONCE = 1000
+"""Inodes that are taken out of memory between two requests, in about a millisecond."""
 _ANSWER_SECONDS = 10.0
 _LOG_BYTES = 1 << 20
 _BUSY_REQUESTS = 20
@@ -75,7 +77,8 @@ class Config:
     """What to mount. Absolute paths. `watch_limit`: names that a restore announces to watchers.
     `quota`: bytes that the store may hold, 0 for no limit, None to leave it as it is.
     `seal_rate`: bytes a second of background sealing, 0 for none. `restart`: start again when
-    killed; `crashes`: when that was last, s since 1970."""
+    killed; `crashes`: when that was last, s since 1970. `cache_inodes`: how many inodes are kept in
+    memory, at some 600 bytes each."""
 
     base: str
     mountpoint: str
@@ -86,6 +89,7 @@ class Config:
     seal_rate: float = 0.0
     restart: bool = False
     crashes: tuple[float, ...] = ()
+    cache_inodes: int = 65536
 
     @property
     def in_place(self) -> bool:
@@ -210,11 +214,26 @@ class Daemon:
                 self.busy.clear()
             served = requests
             ticks += 1
+            if len(self.volume.main.inodes) > self.config.cache_inodes:
+                self._shrink()
             if ticks % _FLUSH_TICKS == 0 and self.loop.operations.writers():
                 self._flush_open_files()
             external = self.volume.importer.complete and self.volume.external.adopting
             if self.volume.dirty or external:
                 self.loop.post(self._quiesce)
+
+    def _shrink(self) -> None:
+        """Keep no more inodes in memory than wanted; an operation may need them, so not then."""
+        if not self.operation.acquire(blocking=False):
+            return
+        try:
+            view, most = self.volume.main, self.config.cache_inodes
+            while self.loop.call(lambda: view.shrink(most, _SHRINK_AT_ONCE)):
+                pass
+        except LoopEndedError:
+            pass
+        finally:
+            self.operation.release()
 
     def _flush_open_files(self) -> None:
         """Bring in what the kernel holds back; not while an operation, which does so itself."""

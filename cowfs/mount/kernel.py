@@ -102,9 +102,11 @@ class Kernel:
         self._closed.put(frozenset(inodes))
 
     def _show_adopted(self, inodes: frozenset[int]) -> None:
-        known = self._loop.volume.main.inodes
+        view = self._loop.volume.main
 
         def look() -> Invalidation:
+            view.recall(inodes)
+            known = view.inodes
             found = [known[ino] for ino in inodes if ino in known and known[ino].nlookup]
             files = [inode.ino for inode in found if inode.is_file and not inode.orphan_epoch]
             return Invalidation(inodes=[inode.ino for inode in found], files=files)
@@ -257,7 +259,9 @@ class Kernel:
 
     def _right_ones(self, files: Iterable[int]) -> list[_Right]:
         """Those the kernel still has (FUSE thread)."""
-        found = (self._loop.volume.main.inodes.get(ino) for ino in files)
+        view = self._loop.volume.main
+        view.recall(files)
+        found = (view.inodes.get(ino) for ino in files)
         return [
             _Right(i.ino, i.size, i.atime, i.mtime, i.ctime)
             for i in found
@@ -275,6 +279,7 @@ class Kernel:
                     return
 
             def names() -> list[tuple[int, bytes]]:
+                view.recall([ino])
                 inode = view.inodes.get(ino)
                 return [] if inode is None or inode.handles else view.snapshot.links(ino)
 

@@ -177,14 +177,8 @@ class Operations:
 
     @handler
     def forget(self, inodes: list[tuple[int, int]]) -> None:
-        view = self._view
         for ino, count in inodes:
-            inode = view.inodes.get(ino)
-            if inode is not None:
-                inode.nlookup -= count
-                if inode.nlookup <= 0:
-                    inode.nlookup = 0
-                    view.release(inode)
+            self._view.forget(ino, count)
 
     def _create(
         self,
@@ -259,6 +253,7 @@ class Operations:
 
     def bury(self, directories: list[int]) -> None:
         """A ghost removed these; the kernel's inodes are dead should they come back."""
+        self._view.recall(directories)
         for ino in directories:
             inode = self._view.inodes.get(ino)
             if inode is not None:

@@ -16,7 +16,7 @@ from cowfs.format import records
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume.importing import recorded_fingerprint
-from cowfs.volume.inode import Buffer, Inode
+from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.view import View
 
@@ -148,7 +148,7 @@ def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
 
 
 def _write_block(view: View, inode: Inode, number: int, start: int, data: bytes) -> None:
-    blocks = inode.blocks
+    blocks = inode.own_blocks()
     stop = start + len(data)
     old = blocks.get(number)
     if type(old) is bytearray:
@@ -194,7 +194,7 @@ def truncate(view: View, inode: Inode, size: int) -> None:
 def _empty(view: View, inode: Inode) -> None:
     """A new content; the old one's blocks of this epoch are garbage at once."""
     view.discard_blocks(inode)
-    inode.inflight = {}
+    inode.inflight = NO_BLOCKS
     view.dropped.append((inode.content, inode.orphan_epoch or view.head))
     inode.reference = inode.content
     inode.content = view.volume.take_id()
@@ -208,7 +208,7 @@ def _shorten(view: View, inode: Inode, size: int) -> None:
         block = _block(view, inode, keep)
         if block is not None and len(block) > rest:
             old = inode.blocks.get(keep)
-            inode.blocks[keep] = bytes(block[:rest])
+            inode.own_blocks()[keep] = bytes(block[:rest])
             view.dirty_bytes += rest - (len(old) if old is not None else 0)
     last = (inode.size + BLOCK_SIZE - 1) // BLOCK_SIZE
     gone = {n for n in inode.blocks if n >= first} | {n for n in inode.inflight if n >= first}
@@ -217,5 +217,5 @@ def _shorten(view: View, inode: Inode, size: int) -> None:
         old = inode.blocks.get(number)
         if old is not None:
             view.dirty_bytes -= len(old)
-        inode.blocks[number] = None
+        inode.own_blocks()[number] = None
     inode.base_size = min(inode.base_size, size)

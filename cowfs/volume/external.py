@@ -171,8 +171,8 @@ class External:
     def _tell(self) -> None:
         """The kernel may know what changed."""
         stale, self.stale = self.stale, set()
-        inodes = self._volume.main.inodes
-        known = {ino for ino in stale if ino in inodes and inodes[ino].nlookup}
+        view = self._volume.main
+        known = {ino for ino in stale if view.in_kernel(ino)}
         if known:
             self.on_adopted(known)
 

@@ -171,6 +171,7 @@ def swap(
     reached("restore.entered")
     old = Snapshot(volume.reader, before)
     touched = differing(old, view.snapshot)
+    view.recall(touched.inodes | {parent for parent, _ in touched.names}, old)
     invalidation = _reload(view, touched, before)
     reached("restore.reloaded")
     invalidation.announcement = audience.announcement(old, view.snapshot, touched)
@@ -313,9 +314,8 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
 def invalidation_of(view: View, touched: Touched) -> Invalidation:
     """What of `touched` the kernel may have in its caches. The view shows the new state already."""
     invalidation = Invalidation()
-    known = view.inodes
     for ino in touched.inodes | {parent for parent, _ in touched.names}:
-        inode = known.get(ino)
+        inode = view.inodes.get(ino)
         if inode is None or not inode.nlookup:
             continue
         invalidation.inodes.append(ino)
@@ -324,14 +324,9 @@ def invalidation_of(view: View, touched: Touched) -> Invalidation:
             # nobody holds it.
             links = view.snapshot.links(ino)
             invalidation.files.append(ino)
-            invalidation.names += [key for key in links if _in_kernel(known, key[0])]
-    invalidation.names += [key for key in touched.names if _in_kernel(known, key[0])]
+            invalidation.names += [key for key in links if view.in_kernel(key[0])]
+    invalidation.names += [key for key in touched.names if view.in_kernel(key[0])]
     return invalidation
-
-
-def _in_kernel(known: dict[int, Inode], ino: int) -> bool:
-    inode = known.get(ino)
-    return ino == 1 or (inode is not None and inode.nlookup > 0)
 
 
 def _strand(view: View, inode: Inode, stray: Lineage) -> None:

@@ -13,6 +13,11 @@ from cowfs.store.lineage import Lineage
 
 Buffer = bytes | bytearray
 
+NO_BLOCKS: dict[int, Buffer | None] = {}
+"""What all inodes share that have nothing changed; never filled (`Inode.own_blocks`)."""
+_numbers: dict[int, int] = {}
+"""Modes and owners: few are different, so all inodes share one object of each."""
+
 
 class Inode:
     """Fields of `InodeRecord`, and what is known only while it is in memory.
@@ -98,10 +103,16 @@ class Inode:
             self.base_size,
             self.target,
         ) = record
+        share = _numbers.setdefault
+        self.mode, self.uid, self.gid = (share(n, n) for n in (self.mode, self.uid, self.gid))
+        if self.content == self.ino:
+            self.content = self.ino
+        if self.ctime == self.mtime:
+            self.ctime = self.mtime
         self.entries: dict[bytes, int] | None = None
         self.xattrs: dict[bytes, bytes] | None = None
-        self.blocks: dict[int, Buffer | None] = {}
-        self.inflight: dict[int, Buffer | None] = {}
+        self.blocks = NO_BLOCKS
+        self.inflight = NO_BLOCKS
         self.reference = 0
         self.damaged = False
         self.attr: Any = None
@@ -132,6 +143,12 @@ class Inode:
             self.target,
         )
 
+    def own_blocks(self) -> dict[int, Buffer | None]:
+        """`blocks`, to be filled."""
+        if self.blocks is NO_BLOCKS:
+            self.blocks = {}
+        return self.blocks
+
     @property
     def is_dir(self) -> bool:
         return stat.S_ISDIR(self.mode)
@@ -149,6 +166,20 @@ class Inode:
     def idle(self) -> bool:
         """Nothing needs the object: the store has everything and nobody refers to it."""
         return not (self.nlookup or self.handles or self.pending or self.dirty or self.blocks)
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether the store and the kernel's references are all that there is to know of it."""
+        return not (
+            self.handles
+            or self.pending
+            or self.dirty
+            or self.blocks
+            or self.inflight
+            or self.orphan_epoch
+            or self.removed
+            or self.generation
+        )
 
     def __repr__(self) -> str:
         return f"<Inode {self.ino} mode={self.mode:o} size={self.size} nlink={self.nlink}>"

@@ -315,7 +315,7 @@ class _Editor:
             digest, counts = self.then.block_source(record.content, number, limit)
             if digest and counts < 65536:
                 piece = view.volume.read_block(digest, ino)[:counts]
-                inode.blocks[number] = piece
+                inode.own_blocks()[number] = piece
             elif digest:
                 key = keys.extent_key(inode.content, number, view.head)
                 view.volume.extra.put("extent", key, digest)

@@ -9,7 +9,8 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cowfs.errors import DamagedRecordError
@@ -19,7 +20,7 @@ from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
-from cowfs.volume.inode import Buffer, Inode
+from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
 from cowfs.volume.posix import PosixError
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ _REGULAR = 8
 class View:
     """One tree. `id` is the upper part of its FUSE node ids.
 
-    inodes: the cache; an inode that is dirty, in flight or referenced stays in it.
+    inodes: the cache; an inode that is dirty, in flight or referenced stays in it, but for
+        those that `shrink` took out.
+    held: references that the kernel has to inodes that are not in the cache, by number.
     changed: dirty inodes since the last quiesce, in the order they became dirty.
     names: (parent, name) to `ino << 4 | kind`, 0 for a removal, since the last quiesce.
     links: (ino, parent, name) to whether it exists, since the last quiesce.
@@ -50,6 +53,7 @@ class View:
         self.branch = branch
         self.lineage = lineage
         self.inodes: dict[int, Inode] = {}
+        self.held: dict[int, int] = {}
         self.changed: list[Inode] = []
         self.names: dict[tuple[int, bytes], int] = {}
         self.links: dict[tuple[int, int, bytes], int] = {}
@@ -103,6 +107,7 @@ class View:
         if record is None or ino in self.gone:
             raise PosixError(errno.EIO if ino in self.damaged else errno.ESTALE)
         inode = self.inodes[ino] = Inode(ino, record)
+        inode.nlookup = self.held.pop(ino, 0)
         if ino == ROOT_INO:
             inode.nlookup = 1  # the kernel has it without ever looking it up
         return inode
@@ -129,6 +134,49 @@ class View:
             names = 1
         inode = self.damaged[ino] = Inode.unreadable(ino, kind, max(names, 1))
         return inode
+
+    def in_kernel(self, ino: int) -> bool:
+        """Whether the kernel has a reference to it: only then it can have anything of it cached."""
+        inode = self.inodes.get(ino)
+        return ino == ROOT_INO or ino in self.held or (inode is not None and inode.nlookup > 0)
+
+    def recall(self, inodes: Iterable[int], seen: Snapshot | None = None) -> None:
+        """Have those in the cache again that the kernel refers to, as they are `seen`."""
+        seen = seen or self.snapshot
+        for ino in inodes:
+            if ino in self.held and (record := seen.inode(ino)) is not None:
+                inode = self.inodes[ino] = Inode(ino, record)
+                inode.nlookup = self.held.pop(ino)
+
+    def forget(self, ino: int, count: int) -> None:
+        """The kernel gives references back."""
+        inode = self.inodes.get(ino)
+        if inode is not None:
+            inode.nlookup = max(inode.nlookup - count, 0)
+            if not inode.nlookup:
+                self.release(inode)
+        elif ino in self.held:
+            self.held[ino] -= count
+            if self.held[ino] <= 0:
+                del self.held[ino]
+
+    def shrink(self, most: int, at_once: int) -> bool:
+        """Take inodes out of the cache, those first that were loaded first, until it has at most
+        `most`; looks at `at_once` of them. Returns whether it should be called again soon."""
+        excess = len(self.inodes) - most
+        if excess <= 0 or self.editing:
+            return False
+        looked = list(islice(self.inodes.values(), at_once))
+        for inode in looked:
+            ino = inode.ino
+            del self.inodes[ino]
+            if excess > 0 and inode.replaceable and ino != ROOT_INO:
+                excess -= 1
+                if inode.nlookup:
+                    self.held[ino] = inode.nlookup
+            else:
+                self.inodes[ino] = inode  # its turn comes again after all others
+        return excess > 0
 
     def directory(self, ino: int) -> Inode:
         """A directory with its entries loaded. Raises PosixError (ENOTDIR, ESTALE, EIO)."""
@@ -294,7 +342,7 @@ class View:
         for block in inode.blocks.values():
             if block is not None:
                 self.dirty_bytes -= len(block)
-        inode.blocks = {}
+        inode.blocks = NO_BLOCKS
 
     def release(self, inode: Inode) -> None:
         """A reference of the kernel or a handle went: let go of what nobody needs."""
@@ -420,6 +468,6 @@ def _freeze_blocks(inode: Inode, group: TransactionGroup, epoch: int) -> dict[in
         if data is not None:
             group.size += len(data)
     inode.inflight = {**inode.inflight, **blocks} if inode.inflight else blocks
-    inode.blocks = {}
+    inode.blocks = NO_BLOCKS
     inode.reference = 0
     return blocks

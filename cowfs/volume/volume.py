@@ -23,7 +23,7 @@ from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.external import External
 from cowfs.volume.importing import Importer, root_records
-from cowfs.volume.inode import Buffer, Inode
+from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.view import View
 
@@ -242,7 +242,7 @@ class Volume:
             for inode, blocks in frozen.items():
                 inflight = inode.inflight
                 if inflight is blocks:
-                    inode.inflight = {}
+                    inode.inflight = NO_BLOCKS
                 else:
                     for number, data in blocks.items():
                         if number in inflight and inflight[number] is data:
