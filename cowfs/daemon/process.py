@@ -228,8 +228,9 @@ class Daemon:
             return
         try:
             view, most = self.volume.main, self.config.cache_inodes
-            while self.loop.call(lambda: view.shrink(most, _SHRINK_AT_ONCE)):
-                pass
+            for _ in range(len(view.inodes) // _SHRINK_AT_ONCE + 1):
+                if not self.loop.call(lambda: view.shrink(most, _SHRINK_AT_ONCE)):
+                    break
         except LoopEndedError:
             pass
         finally:

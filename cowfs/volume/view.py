@@ -162,7 +162,7 @@ class View:
 
     def shrink(self, most: int, at_once: int) -> bool:
         """Take inodes out of the cache, those first that were loaded first, until it has at most
-        `most`; looks at `at_once` of them. Returns whether it should be called again soon."""
+        `most`; looks at `at_once` of them. Returns whether there are still more."""
         excess = len(self.inodes) - most
         if excess <= 0 or self.editing:
             return False

@@ -378,8 +378,7 @@ class VolumeMachine(RuleBasedStateMachine):
         if held.handle is not None:
             held.handle.close()
         else:
-            held.inode.nlookup -= 1
-            self.rig.view.release(held.inode)
+            self.rig.view.forget(held.inode.ino, 1)
 
     def _open_file(self, which: int) -> Held | None:
         found = [held for held in self.held if held.handle is not None and held.node.is_file]
@@ -422,6 +421,14 @@ class VolumeMachine(RuleBasedStateMachine):
         if evict:
             self.rig.evict()
         self._committed()
+
+    @rule(most=st.integers(1, 4), at_once=st.integers(1, 8))
+    def shrink(self, most: int, at_once: int) -> None:
+        """Take out of memory what need not be there. Nothing is to be seen of it."""
+        for _ in range(8):
+            self.rig.view.shrink(most, at_once)
+        for held in self.held:
+            assert held.handle is not None or self.rig.view.in_kernel(held.inode.ino)
 
     def _committed(self) -> None:
         self.durable = [Durable(None, self.model.image(), dict(self.inos))]
@@ -533,6 +540,8 @@ class VolumeMachine(RuleBasedStateMachine):
     def compare_held(self) -> None:
         """What is held by inode is what the model says, with and without a name."""
         for held in self.held:
+            if held.handle is None:  # the object may have left the cache since
+                held.inode = self.rig.view.inode(held.inode.ino)
             assert self.rig.view.inodes.get(held.inode.ino) is held.inode
             check_inode(self.rig, held.inode, held.node)
             if held.node.is_dir:
