@@ -154,7 +154,10 @@ def measure(
         for files in sizes:
             for kind in tools:
                 key = (files, kind.name)
-                if obstacle := kind.obstacle():
+                obstacle = kind.obstacle()
+                if kind.most_files is not None and files > kind.most_files:
+                    obstacle = f"trees of more than {kind.most_files:,} files take it too long"
+                if obstacle:
                     report.missing[key] = obstacle
                     continue
                 print(f"preparing {kind.name}, {files:,} files", file=sys.stderr, flush=True)

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks import pypi_peer
 from benchmarks.cowfs_command import Cowfs
 from benchmarks.system import BenchError, Env, allocated, poll, run_tool
-from benchmarks.targets import detach
+from benchmarks.targets import PypiCowfs, detach
 
 Fill = Callable[[Path], None]
 """Puts files into an empty directory."""
@@ -28,6 +29,8 @@ class Tool(ABC):
     """One tool with one tree, in one empty directory *work* that holds everything."""
 
     name: str
+    most_files: int | None = None
+    """A tree with more would take too long to make."""
     exact = True
     """Whether a restore also removes what the checkpoint does not have."""
 
@@ -298,4 +301,50 @@ class Copies(Tool):
             shutil.rmtree(path)
 
 
-TOOLS: tuple[type[Tool], ...] = (CowfsTool, ShadowGit, Btrfs, Restic, Copies)
+class PypiSnapshots(Tool):
+    """Snapshots of the project called cowfs on PyPI, taken while it is mounted."""
+
+    name = "pypi-cowfs"
+    most_files = 10_000
+
+    def __init__(self, work: Path, env: Env) -> None:
+        super().__init__(work, env)
+        self._target = PypiCowfs(work, env)
+        self._stack = ExitStack()
+
+    @classmethod
+    def obstacle(cls) -> str | None:
+        return PypiCowfs.obstacle()
+
+    def setup(self, fill: Fill) -> None:
+        self._count = 0
+        place = self._target.setup()
+        self._stack.callback(self._target.teardown)
+        self.pids = place.pids
+        self.tree = place.root / "tree"
+        self.tree.mkdir()
+        fill(self.tree)
+
+    def _snapshot(self, action: str, name: str) -> None:
+        storage = str(self.work / "storage")
+        argv = [*pypi_peer.command(), "snapshot", action, name, "--storage", storage]
+        run_tool(argv, env=self.env)
+
+    def checkpoint(self) -> str:
+        self._count += 1
+        name = f"state-{self._count}"
+        self._snapshot("create", name)
+        return name
+
+    def restore(self, checkpoint: str) -> None:
+        self.checkpoint()
+        self._snapshot("restore", checkpoint)
+
+    def stored(self) -> int:
+        return allocated(self.work / "storage")
+
+    def teardown(self) -> None:
+        self._stack.close()
+
+
+TOOLS: tuple[type[Tool], ...] = (CowfsTool, ShadowGit, Btrfs, Restic, Copies, PypiSnapshots)
