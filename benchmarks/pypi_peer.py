@@ -24,6 +24,10 @@ app()
 """
 
 
+NAME = f"pypi-{REQUIREMENT.replace('==', '-')}"
+"""Of its directory in the cache."""
+
+
 @functools.cache
 def command() -> list[str]:
     """Its command; installed the first time. Raises :class:`BenchError`."""
@@ -34,7 +38,7 @@ def command() -> list[str]:
         fetch([*pip, "--target", directory / "packages", REQUIREMENT])
         (directory / "main.py").write_text(SCRIPT)
 
-    directory = cached(f"pypi-{REQUIREMENT.replace('==', '-')}", install)
+    directory = cached(NAME, install)
     # -I -S: none of this checkout's packages, and not this project's own cowfs.
     return [sys.executable, "-I", "-S", str(directory / "main.py")]
 

@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import pypi_peer
 from benchmarks.checkpoints.storage import measure
-from benchmarks.checkpoints.tools import TOOLS, Btrfs, Copies, CowfsTool, ShadowGit, Tool
+from benchmarks.checkpoints.tools import (
+    TOOLS,
+    Btrfs,
+    Copies,
+    CowfsTool,
+    PypiSnapshots,
+    ShadowGit,
+    Tool,
+)
 from benchmarks.epochs.scales import scales
 from benchmarks.epochs.workspace import Scale, make_tree
+from benchmarks.inputs.cache import cache_directory
 from benchmarks.inputs.histories import History
 from benchmarks.system import Env, allocated, child_environment, run_tool
 from tests.support.checking import check_store
@@ -24,7 +34,11 @@ def env(tmp_path: Path) -> Env:
 
 def available(kind: type[Tool]) -> None:
     """Skip where this machine lacks the tool."""
-    if why := kind.obstacle() or (fuse_missing() if kind is CowfsTool else ""):
+    if kind in (CowfsTool, PypiSnapshots) and (why := fuse_missing()):
+        pytest.skip(why)
+    if kind is PypiSnapshots and not (cache_directory() / pypi_peer.NAME).exists():
+        pytest.skip("only a benchmark fetches it")
+    if why := kind.obstacle():
         pytest.skip(why)
 
 
