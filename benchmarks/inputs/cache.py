@@ -18,9 +18,7 @@ FETCH_SECONDS = 900.0
 def cache_directory() -> Path:
     """Where inputs are kept between runs: ``$XDG_CACHE_HOME/cowfs-bench``."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    path = Path(base) / "cowfs-bench"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    return Path(base) / "cowfs-bench"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -32,6 +30,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     final = cache_directory() / name
     if final.exists():
         return final
+    final.parent.mkdir(parents=True, exist_ok=True)
     print(f"fetching {name}", file=sys.stderr, flush=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=final.parent))
     try:

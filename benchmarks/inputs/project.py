@@ -61,6 +61,7 @@ def prepare(source: Path | None, scratch: Path) -> Archive:
 
 def _default_archive() -> Archive:
     cache = cache_directory()
+    cache.mkdir(parents=True, exist_ok=True)
     pinned = hashlib.sha256(REQUIREMENT.read_bytes()).hexdigest()[:12]
     found = list(cache.glob(f"*-{pinned}.tar"))
     if found:

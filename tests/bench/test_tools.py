@@ -34,8 +34,8 @@ def env(tmp_path: Path) -> Env:
 
 def available(kind: type[Tool]) -> None:
     """Skip where this machine lacks the tool."""
-    if kind in (CowfsTool, PypiSnapshots) and (why := fuse_missing()):
-        pytest.skip(why)
+    if kind in (CowfsTool, PypiSnapshots) and fuse_missing():
+        pytest.skip(fuse_missing())
     if kind is PypiSnapshots and not (cache_directory() / pypi_peer.NAME).exists():
         pytest.skip("only a benchmark fetches it")
     if why := kind.obstacle():
