@@ -173,6 +173,7 @@ class FilesRun:
         directory = place.root / "work"
         try:
             with watchdog(place.pids, seconds=self.timeout):
+                place.check()
                 directory.mkdir(exist_ok=True)
                 self._prepare(step, directory, place)
                 before = answers(place.pids)
@@ -180,6 +181,7 @@ class FilesRun:
                 own = step.run(directory, self.inputs)
                 seconds = time.perf_counter() - start if own is None else own
                 requests = answers(place.pids) - before
+                place.check()
                 self._settle(place, cell)
         except FAILURES as error:
             self._missing(cell, Missing.failed(error))

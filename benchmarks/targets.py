@@ -25,6 +25,16 @@ class Place:
 
     root: Path
     pids: tuple[int, ...] = ()
+    mounted: bool = True
+    """Whether *root* is a mount point."""
+
+    def check(self) -> None:
+        """Raise :class:`BenchError` if it is not mounted any more.
+
+        A server that dies may leave the plain directory below, which would then be measured.
+        """
+        if self.mounted and not os.path.ismount(self.root):
+            raise BenchError("it is not mounted any more; its server has ended")
 
 
 class Target(ABC):
@@ -55,7 +65,7 @@ class Native(Target):
     name = "native"
 
     def setup(self) -> Place:
-        return Place(self.work)
+        return Place(self.work, mounted=False)
 
 
 class CowfsTarget(Target):

@@ -135,6 +135,7 @@ class Subject:
         timed(RESTORE, lambda: self.tool.restore(kept))
         if any(path.read_text() != wanted for path in self.hot):
             raise BenchError(f"{self.tool.name} did not restore what was kept")
+        self.tool.check()
         self.tool.trim()
         return taken
 

@@ -210,6 +210,7 @@ def _attempt(
         return
     try:
         with watchdog(tool.pids, seconds=timeout):
+            tool.check()
             history.go(tool.tree, state, tool.work / "index", tool.env)
             settle(tool.tree, tool.pids)
             start = time.perf_counter()

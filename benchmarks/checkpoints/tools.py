@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks import pypi_peer
 from benchmarks.cowfs_command import Cowfs
 from benchmarks.system import BenchError, Env, allocated, poll, run_tool
-from benchmarks.targets import PypiCowfs, detach
+from benchmarks.targets import Place, PypiCowfs, detach
 
 Fill = Callable[[Path], None]
 """Puts files into an empty directory."""
@@ -70,6 +70,9 @@ class Tool(ABC):
         """The same after the tool's own clean-up, or None if it has none."""
         return None
 
+    def check(self) -> None:  # noqa: B027 - most are plain directories
+        """Raise :class:`BenchError` if the tree is not where it was set up any more."""
+
     def trim(self) -> None:  # noqa: B027 - most have nothing to do
         """Give up all checkpoints, if they would fill the disk."""
 
@@ -99,6 +102,9 @@ class CowfsTool(Tool):
 
         if not poll(imported, seconds=IMPORT_SECONDS, interval=0.2):
             raise BenchError("the import did not end")
+
+    def check(self) -> None:
+        Place(self.tree).check()
 
     def checkpoint(self) -> str:
         return str(self._cowfs.call(self.tree, "checkpoint")["checkpoint"]["id"])
@@ -181,6 +187,9 @@ class Btrfs(Tool):
         if not Path("/dev/loop-control").exists():
             return "there are no loop devices"
         return None
+
+    def check(self) -> None:
+        Place(self._volume).check()
 
     def _btrfs(self, *arguments: str | Path) -> str:
         return run_tool(["btrfs", *arguments], env=self.env).decode()
@@ -296,6 +305,9 @@ class Copies(Tool):
     def stored(self) -> int:
         return allocated(self.work / "copies")
 
+    def check(self) -> None:  # noqa: B027 - most are plain directories
+        """Raise :class:`BenchError` if the tree is not where it was set up any more."""
+
     def trim(self) -> None:
         for path in (self.work / "copies").iterdir():
             shutil.rmtree(path)
@@ -318,12 +330,15 @@ class PypiSnapshots(Tool):
 
     def setup(self, fill: Fill) -> None:
         self._count = 0
-        place = self._target.setup()
+        self._place = place = self._target.setup()
         self._stack.callback(self._target.teardown)
         self.pids = place.pids
         self.tree = place.root / "tree"
         self.tree.mkdir()
         fill(self.tree)
+
+    def check(self) -> None:
+        self._place.check()
 
     def _snapshot(self, action: str, name: str) -> None:
         storage = str(self.work / "storage")

@@ -104,6 +104,17 @@ def test_targets_that_fail_do_not_end_the_run(tmp_path: Path, inputs: Inputs) ->
     assert "broken (pinned): it did not mount [untar]" in text
 
 
+def test_what_lies_below_a_mount_that_went_is_not_measured(tmp_path: Path, inputs: Inputs) -> None:
+    class Gone(Native):
+        name = "gone"
+
+        def setup(self) -> Place:
+            return Place(self.work)
+
+    result = run(tmp_path, inputs, with_needs(["untar"]), Gone)
+    assert "not mounted any more" in result.missing[Cell("pinned", "untar", "gone")].detail
+
+
 def test_a_step_that_fails_takes_what_needs_it_along(tmp_path: Path, inputs: Inputs) -> None:
     def fail(directory: Path, inputs: Inputs) -> None:
         raise BenchError("a reason")
