@@ -11,10 +11,10 @@ Threading: stateless functions.
 
 from __future__ import annotations
 
-import json
 import os
 
 from cowfs import mounts as kernel
+from cowfs.client import lean
 
 TYPE = "fuse.cowfs"
 
@@ -90,7 +90,7 @@ def _json(path: str) -> dict[str, Any]:
     """The JSON object in a file; an empty one when there is none."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            found = json.load(file)
+            found = lean.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -115,6 +115,7 @@ def registered_store(base: str) -> str | None:
 def register(base: str, mountpoint: str, store: str) -> None:
     """Add or replace a workspace in the registry (atomic; concurrent callers are serialised)."""
     import fcntl
+    import json
 
     directory = data_directory()
     os.makedirs(directory, mode=0o700, exist_ok=True)

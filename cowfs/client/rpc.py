@@ -9,12 +9,10 @@ Threading: a `Client` belongs to one thread.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
-import socket
-import sys
 
+from cowfs.client import lean
 from cowfs.client.places import is_stopped
 
 TYPE_CHECKING = False
@@ -44,7 +42,7 @@ class ConnectionFailedError(Exception):
         self.errno = code
 
 
-def _connect(connection: socket.socket, store: str) -> None:
+def _connect(connection: lean.Socket, store: str) -> None:
     """Connect by a path that fits into sockaddr_un (108 bytes) wherever the store is."""
     fd = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -66,7 +64,7 @@ class Client:
 
     def __init__(self, store: str, timeout: float | None = None) -> None:
         """Raises ConnectionFailedError when no daemon listens."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket = lean.unix_socket()
         self._socket.settimeout(timeout)
         try:
             _connect(self._socket, store)
@@ -92,7 +90,7 @@ class Client:
         request = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params or {}}
         try:
             try:
-                self._socket.sendall(json.dumps(request).encode() + b"\n")
+                self._socket.sendall(lean.dumps(request).encode() + b"\n")
             except BrokenPipeError:
                 pass  # it may have said why
             while "id" not in (message := self._message()):
@@ -108,7 +106,7 @@ class Client:
 
     def _message(self) -> dict[str, Any]:
         try:
-            message = json.loads(self._line())
+            message = lean.loads(self._line())
         except (ValueError, RecursionError) as error:
             raise ConnectionFailedError(f"its answer is not JSON: {error}") from None
         if not isinstance(message, dict):
@@ -122,7 +120,7 @@ class Client:
     def _line(self) -> bytes:
         while b"\n" not in self._buffer:
             self._wait()
-            data, fds, _, _ = socket.recv_fds(self._socket, 1 << 16, 4)
+            data, fds = lean.receive(self._socket, 1 << 16, 4)
             self._fds += fds
             if not data:
                 raise ConnectionFailedError("the daemon closed the connection")
@@ -138,7 +136,7 @@ class Client:
         waited = 0.0
         while not select.select([self._socket], [], [], _LOOK_SECONDS)[0]:
             waited += _LOOK_SECONDS
-            pid = self._pid()
+            pid = lean.peer_process(self._socket)
             if is_stopped(pid):
                 raise ConnectionFailedError(
                     f"its process {pid} is stopped; `kill -CONT {pid}` lets it go on, "
@@ -146,11 +144,6 @@ class Client:
                 )
             if self._timeout is not None and waited >= self._timeout:
                 raise ConnectionFailedError(f"no answer in {waited:.0f} s", errno.ETIMEDOUT)
-
-    def _pid(self) -> int:
-        """Of the process that listens (SO_PEERCRED, unix(7))."""
-        raw = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        return int.from_bytes(raw[:4], sys.byteorder)
 
     def close(self) -> None:
         """Close the connection and descriptors that nobody took."""
