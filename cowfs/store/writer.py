@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _ZEROS = bytes(65536)
 _INVERT = (1 << 64) - 1
 _RETRY_SECONDS = 1.0
+_COMMIT_BYTES = 1 << 16
+"""What a commit writes beside blocks, as a rule."""
 _COLLECTED = 1024
 """Unused blocks that one transaction deletes: LMDB lists the pages that it freed in one piece, for
 which a full disk must have room."""
@@ -99,7 +101,8 @@ class Writer:
         self._failure: Exception | None = None
         self._ledger = Ledger()
         self.commits = 0
-        self.bytes_written = 0
+        self._unmeasured = 0
+        self._measured = 0.0
         store.keep_reserve()
         self.room = store.room()
         self._thread = threading.Thread(target=self._run, name="cowfs-writer", daemon=True)
@@ -196,7 +199,8 @@ class Writer:
                 self._take_stock()  # somebody else may have made room
                 continue
             error = self._try(groups)
-            self._take_stock()
+            if error is not None or self._may_be_short(groups):
+                self._take_stock()
             if error is None:
                 self._succeeded(groups)
             elif not self._failed(groups, error):
@@ -269,12 +273,20 @@ class Writer:
         self._store.quota = quota
         self.measure()
 
+    def _may_be_short(self, groups: list[TransactionGroup]) -> bool:
+        """Whether the room must be seen again: it is a part of what a small commit takes."""
+        self._unmeasured += sum(group.size + _COMMIT_BYTES for group in groups)
+        if self._unmeasured * 8 > self.room.left or not self._store.reserve.held:
+            return True
+        return time.monotonic() - self._measured > _RETRY_SECONDS  # others may have filled the disk
+
     def _take_stock(self) -> None:
         """Have the reserve again when there is enough room for it, and see what is left."""
         try:
             self._store.reserve.take(self._store.free_bytes())
         except OSError:
             pass
+        self._unmeasured, self._measured = 0, time.monotonic()
         self.measure()
 
     def _commit(self, groups: list[TransactionGroup]) -> None:

@@ -55,6 +55,7 @@ class Volume:
         self.group_size = 0
         self._next_id = self._counter(b"next_id")
         self.next_epoch = self._counter(b"next_epoch")
+        self._counters = self._next_id, self.next_epoch
         self._last_operation = keys.unpack_id(self.reader.last_key("operation") or bytes(8))
         self._blocks: OrderedDict[bytes, bytes] = OrderedDict()
         self._waiting: deque[
@@ -203,17 +204,25 @@ class Volume:
         self._extra = TransactionGroup(0, view.lineage)
         self._extra_pinned = []
         frozen = view.freeze(group, pinned)
-        group.put("meta", b"next_id", keys.pack_id(self._next_id))
-        group.put("meta", b"next_epoch", keys.pack_id(self.next_epoch))
+        self._put_counters(group)
         self._waiting.append((group, pinned, frozen))
         reached("group.frozen")
         self.writer.submit(group)
         return group
 
+    def _put_counters(self, group: TransactionGroup) -> None:
+        """With the group that used a number; not with the many that used none."""
+        counters = self._next_id, self.next_epoch
+        if counters != self._counters:
+            self._counters = counters
+            group.put("meta", b"next_id", keys.pack_id(self._next_id))
+            group.put("meta", b"next_epoch", keys.pack_id(self.next_epoch))
+
     def withdraw(self, group: TransactionGroup) -> bool:
         """Take back a group that could not be committed; False when it was after all."""
         if not self.writer.withdraw(group):
             return False
+        self._counters = 0, 0
         self._waiting = deque(item for item in self._waiting if item[0] is not group)
         self.branch = self.reader.branch(MAIN)
         self.open_epoch = self.reader.epoch(self.branch.head)
