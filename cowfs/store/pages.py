@@ -359,8 +359,8 @@ class PageCheck:
         number, _, flags, lower, upper = _HEADER.unpack_from(self._data, base)
         if number != page:
             return f"it says that it is page {number}"
-        if flags & 0xF != (_LEAF if depth == 1 else _BRANCH):
-            return f"it has the type {flags & 0xF}"
+        if flags != (_LEAF if depth == 1 else _BRANCH):
+            return f"it has the type {flags}"
         if not _HEADER_SIZE <= lower <= upper <= self._page_size or lower & 1:
             return f"its bounds are {lower} and {upper}"
         if lower == _HEADER_SIZE or (depth > 1 and lower < _HEADER_SIZE + 4):
@@ -429,7 +429,7 @@ class PageCheck:
         base = page * self._page_size
         number, _, flags, low, high = _HEADER.unpack_from(self._data, base)
         count = low | high << 16
-        if number != page or flags & 0xF != _OVERFLOW or count < needed:
+        if number != page or flags != _OVERFLOW or count < needed:
             return 0, f"page {page} is not its overflow page"
         if count > needed:  # looked at when it is known what the others have
             self._spare.append((name, page, page + needed, count - needed))

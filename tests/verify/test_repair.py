@@ -298,6 +298,40 @@ def test_a_lost_inode_is_noted_and_stays_an_error(sample: Sample) -> None:
         rig.finish(check=False)
 
 
+def test_a_name_whose_inode_is_gone(sample: Sample) -> None:
+    """The other half of the name and a change record tell that there was one."""
+    with sample.open() as hands:
+        hands.drop("inode", keys.inode_key(sample.inos["fresh"], 4))
+    assert "dirent-inode" in {problem.check for problem in sample.verify().problems}
+    mend(sample)
+    report = sample.verify()
+    assert report.problems == []
+    assert ("record-lost", ("fresh",)) in {(note.check, note.paths) for note in report.notes}
+    rig = Rig(sample.store, sample.base)
+    try:
+        assert errno_of(rig.read, b"fresh") == errno.EIO
+        rig.unlink(b"fresh")
+        rig.volume.sync()
+    finally:
+        rig.finish(check=False)
+    assert sample.verify().problems == []
+
+
+def test_the_inode_of_a_directory(sample: Sample) -> None:
+    """It is made anew, like the directory above, so that what is in it is not lost with it."""
+    was = readable(sample)
+    with sample.open() as hands:
+        for path in ("src", "src/deep"):
+            hands.put("inode", keys.inode_key(sample.inos[path], 1), b"garbage")
+    done = mend(sample)
+    assert {action.how for action in done.actions} == {"rebuilt"}
+    assert sample.verify().problems == []
+    found = readable(sample)
+    assert found.keys() == was.keys()
+    for name in was.keys() - {b"src", b"src/deep"}:
+        assert found[name] == was[name]
+
+
 # -- whole records ----------------------------------------------------------------------------
 
 

@@ -42,7 +42,7 @@ class Unreadable:
             # As stored: what is found already may stand in the place of what is still looked for.
             stored = bench.reader.get("block", digest), bench.reader.get("meta", _mark(digest))
             for value in stored:
-                for data in _readings(bench, value) if value else ():
+                for data in _readings(bench, value, self._wanted) if value else ():
                     self._offer(data, "in its own record or that of another block")
         if self._wanted and bench.scan.base is not None:
             for path, data in _base_blocks(bench.scan.base, self._lengths()):
@@ -125,8 +125,9 @@ def _readable(bench: Bench, digest: bytes) -> bool:
     return True
 
 
-def _readings(bench: Bench, value: bytes) -> Iterator[bytes]:
-    """Everything that a block's record may mean, whatever its header says."""
+def _readings(bench: Bench, value: bytes, wanted: set[bytes]) -> Iterator[bytes]:
+    """Everything that a block's record may mean, whatever its header says; wanted: hashes of the
+    blocks that are looked for."""
     size = int.from_bytes(value[1 : codec.HEADER_SIZE], "big")
     yield value[codec.HEADER_SIZE :]
     if size < len(value):
@@ -141,6 +142,19 @@ def _readings(bench: Bench, value: bytes) -> Iterator[bytes]:
         try:
             yield _decompressed(bench, value[start:], reference)
         except (DamagedRecordError, zstandard.ZstdError):
+            pass
+        if reference is not None:
+            yield from _patched(bench, value, reference, wanted)
+
+
+def _patched(bench: Bench, value: bytes, reference: bytes, wanted: set[bytes]) -> Iterator[bytes]:
+    """What a record is as a patch of another block."""
+    start, end = _HEADERS
+    patch = bytes((codec.PATCH,)) + value[1:start] + reference + value[end:]
+    for digest in list(wanted):
+        try:
+            yield codec.decode_block(patch, digest, read_block(bench.reader, reference))
+        except DamagedRecordError:
             continue
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.service.repair.bench import MARKED, REBUILT, RESTORED, Bench
+from cowfs.service.repair.directories import LOST_INODE
 from cowfs.service.repair.names import links_from_entries
 from cowfs.service.repair.things import base_entry, mark_extent, places_in_base, shown_as
 from cowfs.service.verify.report import text
@@ -26,8 +27,6 @@ from cowfs.types import BLOCK_SIZE, ROOT_INO
 from cowfs.volume.base import BaseEntry
 from cowfs.volume.importing import base_record, inode_record
 
-LOST_INODE = b"\0"
-"""No inode: what is put where one was."""
 _MOST_BLOCKS = 1 << 16
 """Blocks of one version of a file that are looked at one by one."""
 

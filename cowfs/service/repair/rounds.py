@@ -13,6 +13,7 @@ from typing import Any
 from cowfs.errors import RepairRefusedError
 from cowfs.service.repair.bench import Action, Bench
 from cowfs.service.repair.blocks import Unreadable
+from cowfs.service.repair.directories import mark_absent, mend_directories
 from cowfs.service.repair.history import mend_history
 from cowfs.service.repair.names import mend_names
 from cowfs.service.repair.strays import set_aside_strays
@@ -127,6 +128,7 @@ def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
     done = mend_things(bench)
     done |= mend_names(bench)
     done |= blocks.restore()
-    if not done and not set_aside_strays(bench):
+    if not done and not set_aside_strays(bench) and not mend_directories(bench):
+        mark_absent(bench)
         mark_things(bench)
         blocks.mark()
