@@ -305,9 +305,6 @@ class Copies(Tool):
     def stored(self) -> int:
         return allocated(self.work / "copies")
 
-    def check(self) -> None:  # noqa: B027 - most are plain directories
-        """Raise :class:`BenchError` if the tree is not where it was set up any more."""
-
     def trim(self) -> None:
         for path in (self.work / "copies").iterdir():
             shutil.rmtree(path)
