@@ -26,9 +26,11 @@ from cowfs.errors import (
     CowfsError,
     InternalError,
     PermissionDeniedError,
+    StoreDamagedError,
     UsageError,
     as_cowfs_error,
 )
+from cowfs.store.env import LmdbError
 from cowfs.volume.history import Author
 
 log = logging.getLogger(__name__)
@@ -175,6 +177,10 @@ class ControlServer:
             answer = {"jsonrpc": "2.0", "id": number, "result": method(request)}
         except CowfsError as error:
             answer = _error(number, error)
+        except LmdbError as error:
+            damage = StoreDamagedError(path=str(self._path.parent), detail=str(error))
+            log.warning("a control request met damage: %s", error)
+            answer = _error(number, damage)
         except Exception as error:
             known = as_cowfs_error(error)
             if isinstance(known, InternalError):

@@ -14,13 +14,14 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cowfs.errors import StoreForeignError, StoreMissingError
+from cowfs.errors import StoreDamagedError, StoreForeignError, StoreMissingError
 from cowfs.format import records
 from cowfs.service.selectors import Point, resolve
-from cowfs.store.env import Store, open_store, store_exists, sync_directory
+from cowfs.store.env import LmdbError, Store, open_store, store_exists, sync_directory
+from cowfs.store.guard import file_number, must_be_safe
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.volume import MAIN, Volume, create_volume, open_volume
@@ -30,11 +31,13 @@ DESCRIPTION = "workspace.json"
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a store says of its workspace. Absolute paths. quota: bytes, 0 for no limit."""
+    """What a store says of its workspace. Absolute paths. quota: bytes, 0 for no limit. file: the
+    number of its data file when it was last mounted (store/guard.py), 0 when it never was."""
 
     base: str
     mountpoint: str
     quota: int = 0
+    file: int = 0
 
 
 def describe(store: Path) -> Description | None:
@@ -42,22 +45,28 @@ def describe(store: Path) -> Description | None:
     try:
         text = (store / DESCRIPTION).read_text(encoding="utf-8", errors="surrogateescape")
         row = json.loads(text)
-        base, mountpoint, quota = row["base"], row["mountpoint"], row.get("quota", 0)
+        base, mountpoint = row["base"], row["mountpoint"]
+        quota, file = row.get("quota", 0), row.get("file", 0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if not isinstance(base, str) or not isinstance(mountpoint, str) or not isinstance(quota, int):
+    if not isinstance(base, str) or not isinstance(mountpoint, str):
         return None
-    return Description(base, mountpoint, max(quota, 0))
+    if not isinstance(quota, int) or not isinstance(file, int):
+        return None
+    return Description(base, mountpoint, max(quota, 0), file)
 
 
 def write_description(store: Path, description: Description) -> None:
-    """Replace the description atomically; nothing is written when it says the same already."""
+    """Replace the description atomically; nothing is written when it says the same already. The
+    number of the data file is put in."""
+    description = replace(description, file=file_number(store))
     if describe(store) == description:
         return
     row: dict[str, object] = {
         "version": 1,
         "base": description.base,
         "mountpoint": description.mountpoint,
+        "file": description.file,
     }
     if description.quota:
         row["quota"] = description.quota
@@ -83,7 +92,9 @@ def open_for_writing(store: Path, base_path: str, base_fd: int | None) -> Volume
     known = describe(store)
     if known is not None and known.base != base_path:
         raise StoreForeignError(store=str(store), other=known.base, path=base_path)
-    volume = _open_or_create(store, base_fd)
+    must_be_safe(store, known.file if known is not None else 0)
+    with _damage_is_told(store):
+        volume = _open_or_create(store, base_fd)
     if known is not None:
         volume.writer.set_quota(known.quota)
     return volume
@@ -133,11 +144,26 @@ class ReadOnly:
 
 
 @contextlib.contextmanager
+def _damage_is_told(store: Path) -> Iterator[None]:
+    """Pages that LMDB does not take for what they should be. Raises StoreDamagedError."""
+    try:
+        yield
+    except LmdbError as error:
+        raise StoreDamagedError(path=str(store), detail=str(error)) from None
+
+
+@contextlib.contextmanager
 def reading(store: Path, base_fd: int | None, *, damaged: bool = False) -> Iterator[ReadOnly]:
-    """Open a workspace for reading; `damaged` as in `open_store`, whose errors it raises."""
+    """Open a workspace for reading; `damaged` as in `open_store`, whose errors it raises.
+
+    A file that was never mounted here is looked at first; `verify` looks at it itself.
+    """
+    known = describe(store)
+    if not damaged and (known is None or known.file != file_number(store)):
+        must_be_safe(store, 0)
     opened = open_store(store, writable=False, damaged=damaged)
     try:
-        with Reader(opened) as reader:
+        with _damage_is_told(store), Reader(opened) as reader:
             workspace = ReadOnly(opened, reader, base_fd)
             try:
                 yield workspace
