@@ -52,6 +52,7 @@ SPEEDS = {
 """Shares of native's speed."""
 
 MARK_MS = 1.0
+DIRTY_MIB = 100
 DIRTY_TIMES = 2.0
 """A checkpoint with much dirty data, in times of a native fsync of as much: bounded by the disk."""
 COMMAND = 2.5

@@ -73,10 +73,10 @@ class AmountsReport:
             if (taken := Summary.of(self.changed.get(count, ()))) is not None:
                 what = f"restore of {count:,} changed among {self.files:,} (daemon)"
                 found.append(Verdict.below(what, taken.median * 1e3, limit, " ms"))
-        most = max(self.dirty)
-        mine, disk = Summary.of(self.dirty[most]), Summary.of(self.native[most])
+        much = bars.DIRTY_MIB
+        mine, disk = Summary.of(self.dirty.get(much, ())), Summary.of(self.native.get(much, ()))
         ratio = mine.over(disk).median if mine and disk else None
-        what = f"checkpoint with {most} MiB dirty / native fsync of it"
+        what = f"checkpoint with {much} MiB dirty / native fsync of it"
         found.append(Verdict.at_most(what, ratio, bars.DIRTY_TIMES, "x"))
         walked = self.memory.get("after walking")
         # A smaller tree says nothing about the bar.
