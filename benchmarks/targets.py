@@ -148,7 +148,9 @@ class Bindfs(FuseServer):
     directories = ("lower",)
 
     def argv(self, mountpoint: Path) -> Sequence[str | Path]:
-        return ["bindfs", "-f", self.work / "lower", mountpoint]
+        # By default it opens the mount to others, which only root may do everywhere.
+        own = ["--no-allow-other"] if os.geteuid() else []
+        return ["bindfs", "-f", *own, self.work / "lower", mountpoint]
 
 
 def overlay_options(work: Path) -> str:

@@ -135,7 +135,10 @@ def test_a_workload_that_fails_on_cowfs_is_a_missed_bar(tmp_path: Path, inputs: 
     class Subject(Broken):
         name = "cowfs"
 
-    steps = with_needs(["untar"])
+    def fail(directory: Path, inputs: Inputs) -> None:
+        raise BenchError("it fails everywhere")
+
+    steps = [*with_needs(["untar"]), Workload("bad", "bad", fail)]
     result = run(tmp_path, inputs, steps, Native, Subject)
     report = FilesReport(result, [ONE_PASS], steps, ["native", "cowfs"], 1)
     assert [verdict.what for verdict in report.verdicts() if verdict.met is False] == [
