@@ -17,7 +17,7 @@ from benchmarks.inputs import project
 from benchmarks.inputs.histories import History, own_history, releases
 from benchmarks.inputs.materials import Inputs
 from benchmarks.report import Outcome
-from benchmarks.runner import FilesRun, Pass
+from benchmarks.runner import FilesRun, Pass, work_directory
 from benchmarks.system import BenchError, Env
 from benchmarks.targets import TARGETS
 from benchmarks.workloads import WORKLOADS, with_needs
@@ -100,35 +100,34 @@ def run_files(options: Options, work: Path, env: Env) -> Outcome:
 
 def run_checkpoints(options: Options, work: Path, env: Env) -> Outcome:
     """``bench checkpoints``."""
-    directory = work / "checkpoints"
-    directory.mkdir()
-    report = latency.measure(
-        directory,
-        env,
-        _tools(options),
-        options.sizes,
-        options.checkpoint_rounds,
-        options.timeout,
-    )
+    with work_directory(work) as directory:
+        report = latency.measure(
+            directory,
+            env,
+            _tools(options),
+            options.sizes,
+            options.checkpoint_rounds,
+            options.timeout,
+        )
     return Outcome("checkpoints", report.document(), report.text(), (), report.charts())
 
 
 def run_epochs(options: Options, work: Path, env: Env) -> Outcome:
     """``bench epochs``."""
-    directory = work / "epochs"
-    directory.mkdir()
     wanted = scales.scales(options.sizes, options.history)
-    by_scale = scales.measure(directory, env, wanted, options.epoch_rounds, options.timeout)
     most = options.sizes[-1]
-    by_amount = amounts.measure(
-        directory,
-        env,
-        most,
-        [count for count in options.changed if count <= most] or [most],
-        options.dirty,
-        options.checkpoint_rounds,
-        options.timeout,
-    )
+    changed = [count for count in options.changed if count <= most] or [most]
+    with work_directory(work) as directory:
+        by_scale = scales.measure(directory, env, wanted, options.epoch_rounds, options.timeout)
+        by_amount = amounts.measure(
+            directory,
+            env,
+            most,
+            changed,
+            options.dirty,
+            options.checkpoint_rounds,
+            options.timeout,
+        )
     return Outcome(
         "epochs",
         {"scales": by_scale.document(), "amounts": by_amount.document()},
@@ -140,16 +139,15 @@ def run_epochs(options: Options, work: Path, env: Env) -> Outcome:
 
 def run_storage(options: Options, work: Path, env: Env) -> Outcome:
     """``bench storage``."""
-    directory = work / "storage"
-    directory.mkdir()
     found: list[History] = []
     problems = []
-    for source in (releases, own_history):
-        try:
-            found.append(source(directory, env).first(options.states))
-        except (BenchError, OSError) as error:
-            problems.append(f"{source.__name__.replace('_', ' ')}: {error}")
-    report = storage.measure(directory, env, _tools(options), found, options.timeout)
+    with work_directory(work) as directory:
+        for source in (releases, own_history):
+            try:
+                found.append(source(directory, env).first(options.states))
+            except (BenchError, OSError) as error:
+                problems.append(f"{source.__name__.replace('_', ' ')}: {error}")
+        report = storage.measure(directory, env, _tools(options), found, options.timeout)
     text = "\n\n".join([report.text(), *(f"Not measured: {problem}" for problem in problems)])
     document = {**report.document(), "problems": problems}
     return Outcome("storage", document, text, report.verdicts(), report.charts())
