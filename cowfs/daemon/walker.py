@@ -14,6 +14,7 @@ from collections import deque
 
 from cowfs.service.engine import Engine
 from cowfs.service.walking import visit
+from cowfs.types import ROOT_INO
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,12 @@ class Walker:
 
     def _run(self) -> None:
         try:
-            waiting: deque[int] = deque([1])
+            waiting: deque[int] = deque([ROOT_INO])
+            seen: set[int] = {ROOT_INO}  # in a damaged store a directory may lie in itself
             while waiting and not self._stop.is_set():
-                waiting.extend(visit(self._engine, waiting.popleft())[0])
+                found, _ = visit(self._engine, waiting.popleft())
+                waiting.extend(ino for ino in found if ino not in seen)
+                seen.update(found)
                 self._stop.wait(_BUSY_PAUSE_SECONDS if self._busy.is_set() else _PAUSE_SECONDS)
             if not waiting:
                 self._engine.volume.importer.complete = True

@@ -62,7 +62,8 @@ class Node:
     path: where it was found, relative to the root, without slashes at the ends (b"" is the root).
     ino: inode number; 0 for what lies in a base directory that was not looked into yet.
     mode: type and permissions. size: bytes. atime, mtime, ctime: ns since 1970.
-    target: of a symbolic link. rdev: of a device.
+    target: of a symbolic link. rdev: of a device. above: the directory in which it was found, if it
+    was found by listing one.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class Node:
         "_place",
         "_tree",
         "_xattrs",
+        "above",
         "atime",
         "ctime",
         "gid",
@@ -89,6 +91,7 @@ class Node:
     def __init__(self, tree: Tree, path: bytes, ino: int, record: records.InodeRecord) -> None:
         self._tree = tree
         self.path = path
+        self.above: Node | None = None
         self.ino = ino
         (
             _,
@@ -213,6 +216,16 @@ class Node:
         return f"<Node {self.path!r} ino={self.ino} mode={self.mode:o} size={self.size}>"
 
 
+def _must_not_be_in_itself(node: Node) -> None:
+    """Raises DamagedRecordError: such a directory would have no end."""
+    above = node.above
+    while above is not None:
+        if above.ino == node.ino:
+            what = f"directory {os.fsdecode(node.path)}"
+            raise DamagedRecordError(what=what, detail="it lies in itself")
+        above = above.above
+
+
 class Tree:
     """The tree of one point in history."""
 
@@ -296,6 +309,9 @@ class Tree:
             path = join(directory.path, name)
             try:
                 node = self.node(ino, path)
+                node.above = directory
+                if node.is_dir:
+                    _must_not_be_in_itself(node)
             except DamagedRecordError as error:
                 if failed is None:
                     raise

@@ -205,11 +205,13 @@ class _Run:
         if tops == [1] and self._volume.importer.complete:
             return []
         files, waiting = [], deque(tops)
+        seen = set(tops)  # in a damaged store a directory may lie in itself
         while waiting and not self._pace.stopped:
             ino = waiting.popleft()
             if self._engine.call(lambda: self._is_dir(ino)):  # noqa: B023
                 directories, others = visit(self._engine, ino)
-                waiting += directories
+                waiting.extend(ino for ino in directories if ino not in seen)
+                seen.update(directories)
                 files += others
             else:
                 files.append(ino)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 
 _DIRECTORY = records.kind_of(stat.S_IFDIR)
+_DEEPEST = 65536
+"""Directories above one another in the base; more are a cycle, in a damaged store."""
 ROOT_KEY = b"base_root"
 """In the table `meta`: what the top of the base was when it was last looked at, as a base record
 (which the others have in the table `base`, by the directory that they lie in)."""
@@ -144,8 +146,8 @@ class Importer:
     def base_path(self, origin: records.OriginRecord) -> bytes:
         """Path of a thing relative to the base directory; where a directory above it has been
         removed by `apply`, the part of it that is known (a fingerprint tells what lies there)."""
-        parts = []
-        while origin.parent:
+        parts: list[bytes] = []
+        while origin.parent and len(parts) < _DEEPEST:
             parts.append(origin.name)
             above = self.origin(origin.parent)
             if above is None:

@@ -33,6 +33,8 @@ _CACHED_BLOCKS = 256
 _KEPT_PROBLEMS = 100
 _RECORD_BYTES = 1024
 """What the records of one changed inode may take."""
+_LAST_EPOCH = 1 << 63
+"""Never reached by counting."""
 MAIN = "main"
 
 
@@ -64,6 +66,10 @@ class Volume:
         self._extra = TransactionGroup(0, Lineage(((0, 0),)))
         self._extra_pinned: list[Inode] = []
         self.branch = self.reader.branch(MAIN)
+        if self.branch.head >= _LAST_EPOCH:
+            detail = f"its head is epoch {self.branch.head}"
+            raise StoreDamagedError(path=str(store.path), detail=detail)
+        self.next_epoch = max(self.next_epoch, self.branch.head + 1)  # if the counter is damaged
         self.main = View(self, 0, MAIN, self.reader.lineage(self.branch.head))
         self.open_epoch = self.reader.epoch(self.branch.head)
         self._recount()

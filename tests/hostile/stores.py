@@ -35,6 +35,7 @@ from tests.verify.sample import Sample, build
 PAGE = 4096
 _SECONDS = 30
 _OK, _REFUSED, _BROKEN = 0, 10, 11
+_LARGE = 1 << 20
 _MOST_OPERATIONS = 2000
 """Names that are looked at: a cycle of directories is a tree without end to who follows paths."""
 
@@ -80,9 +81,12 @@ def use(sample: Sample) -> None:
             break
         path = waiting.pop()
         with contextlib.suppress(PosixError):
-            rig.facts(rig.at(path))
-            rig.at(path)
-            if rig.at(path).is_dir:
+            inode = rig.at(path)
+            if inode.size < _LARGE:
+                rig.facts(inode)
+            else:
+                rig.open(path).read(0, _LARGE)
+            if inode.is_dir:
                 waiting += [path + b"/" + name if path else name for name in rig.ls(path)]
     with contextlib.suppress(PosixError):
         rig.create(b"made", b"content")

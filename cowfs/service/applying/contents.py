@@ -22,9 +22,11 @@ class LostContentError(OSError):
 
 def pieces(after: Snapshot, record: records.InodeRecord) -> Iterator[tuple[int, bytes]]:
     """(offset, bytes) of everything that is not a hole. Raises LostContentError."""
-    below = (min(record.base_size, record.size) + BLOCK_SIZE - 1) // BLOCK_SIZE
     origin = after.reader.get("origin", keys.pack_id(record.content))
     sealed = origin is not None and records.unpack_origin(origin).state == records.ORIGIN_DONE
+    # Of what is sealed, too, only extents are there.
+    of_base = 0 if sealed else min(record.base_size, record.size)
+    below = (of_base + BLOCK_SIZE - 1) // BLOCK_SIZE
     above = (number for number, _ in after.extents(record.content, below))
     for number in itertools.chain(range(below), above):
         offset = number * BLOCK_SIZE

@@ -32,6 +32,8 @@ from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, place, same
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DEEPEST = 65536
+"""Directories above one another; more are a cycle, in a damaged store."""
 Mover = Callable[[Callable[[], os.stat_result], records.BaseRecord, int, bytes], None]
 """Runs a rename that returns the lstat afterwards, and records the new place (parent, name)."""
 
@@ -545,7 +547,9 @@ class Executor:
 def _base_path(snapshot: Snapshot, ino: int) -> bytes | None:
     """Where the base has a directory that neither state has, None when it has not."""
     parts: list[bytes] = []
-    while ino != 1:
+    while ino != ROOT_INO:
+        if len(parts) > _DEEPEST:
+            return None
         value = snapshot.reader.get("origin", keys.pack_id(ino))
         if value is None:
             return None
