@@ -27,6 +27,7 @@ from cowfs.types import BLOCK_SIZE, ROOT_INO
 from cowfs.volume.base import BaseEntry
 from cowfs.volume.importing import base_record, inode_record
 
+_REGULAR = 8
 _MOST_BLOCKS = 1 << 16
 """Blocks of one version of a file that are looked at one by one."""
 
@@ -42,7 +43,7 @@ def fill_gaps(bench: Bench, gaps: Sequence[Gap]) -> None:
         ("origin", _origins),
         ("base", _base),
     ):
-        missing = _Missing(bench, table, [gap for gap in gaps if gap.table == table])
+        missing = _Missing(bench, table, gaps)
         if missing:
             fill(bench, missing)
             bench.apply()
@@ -61,12 +62,13 @@ def tell_undone(bench: Bench, found: set[tuple[str, bytes]]) -> None:
 
 
 class _Missing:
-    """The gaps of one table."""
+    """The gaps of one table. both_halves: some names may have been lost with their links."""
 
-    def __init__(self, bench: Bench, table: str, gaps: list[Gap]) -> None:
+    def __init__(self, bench: Bench, table: str, gaps: Sequence[Gap]) -> None:
         self._bench = bench
         self._table = table
-        self.gaps = gaps
+        self.gaps = [gap for gap in gaps if gap.table == table]
+        self.both_halves = {"dirent", "link"} <= {gap.table for gap in gaps}
 
     def __bool__(self) -> bool:
         return bool(self.gaps)
@@ -99,11 +101,25 @@ def _names(bench: Bench, missing: _Missing) -> None:
             detail = f"it is a name of inode {keys.unpack_id(key)}"
             bench.did(RESTORED, "dirent", f"{parent}/{text(name)}", detail, [name])
     for epoch, parent, name in _changed(bench, keys.KIND_DIRENT):
-        entry = keys.dirent_key(parent, name, epoch)
-        if entry in missing:
+        entry, thing = keys.dirent_key(parent, name, epoch), f"{parent}/{text(name)}"
+        if entry not in missing:
+            continue
+        if missing.both_halves:
+            _lost_name(bench, epoch, parent, name)
+            bench.did(MARKED, "dirent", thing, "nothing says what it was a name of", [name])
+        else:
             bench.put("dirent", entry, records.WHITEOUT)
-            detail = f"epoch {epoch} removed it"
-            bench.did(RESTORED, "dirent", f"{parent}/{text(name)}", detail, [name])
+            bench.did(RESTORED, "dirent", thing, f"epoch {epoch} removed it", [name])
+
+
+def _lost_name(bench: Bench, epoch: int, parent: int, name: bytes) -> None:
+    """A name of an inode that is lost, with a number that nothing else has."""
+    bench.scan.largest += 1
+    ino = bench.scan.largest
+    bench.put("dirent", keys.dirent_key(parent, name, epoch), records.pack_dirent(ino, _REGULAR))
+    bench.put("link", keys.link_key(ino, parent, name, epoch), bytes((_REGULAR,)))
+    bench.put("inode", keys.inode_key(ino, epoch), LOST_INODE)
+    bench.put("change", keys.change_inode_key(epoch, ino), b"")
 
 
 def _links(bench: Bench, missing: _Missing) -> None:
