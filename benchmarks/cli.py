@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   scripts/bench --quick --svg pictures               everything, once; some minutes
   scripts/bench files --only untar,cp-a --targets native,cowfs --rounds 3
   scripts/bench files --source ~/src/project --json report.json
-  scripts/bench epochs --sizes 1000,1000000
+  scripts/bench epochs --sizes 1000,1000000 --image 32
   scripts/bench storage --tools cowfs,copies
 
 exit code: 0 no bar is missed, 1 a bar is missed, 2 it could not run
@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--quick", action="store_true", help="less of everything, for some minutes")
     add("--rounds", type=_positive, metavar="N", help="of everything (default: 5, epochs 15)")
-    add("--json", metavar="FILE", nargs="?", const="-", help="write a JSON document (- is stdout)")
+    add("--json", metavar="FILE", help="write a JSON document (- is standard output)")
     add("--svg", type=Path, metavar="DIR", help="write pictures into this directory")
     add(
         "--workdir",

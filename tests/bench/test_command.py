@@ -75,7 +75,7 @@ def test_a_run_that_cannot_be_made(
 
     monkeypatch.setattr(cli, "RUNS", {"files": run})
     monkeypatch.setattr(signal, "signal", lambda *arguments: None)
-    assert cli.main(["--workdir", str(tmp_path), "--image", "no", "--json"]) == 2
+    assert cli.main(["--workdir", str(tmp_path), "--image", "no", "--json", "-"]) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)["error"]["message"] == "no cowfs"
     assert "no cowfs" in captured.err
