@@ -38,6 +38,17 @@ if TYPE_CHECKING:
 Progress = Callable[[dict[str, Any]], None]
 
 
+def _must_be_ours(store: str) -> None:
+    """Anybody can mount something that says it is a workspace, with a store made for who looks at
+    it. Root looks into all. Raises PermissionDeniedError."""
+    try:
+        owner = os.stat(store).st_uid
+    except OSError:
+        return  # what there is to say is said by who opens it
+    if owner != os.geteuid() != 0:
+        raise PermissionDeniedError(detail=f"the store {store} belongs to user {owner}")
+
+
 class Context:
     """One command: where it works (`-C` or the working directory) and how it answers."""
 
@@ -71,6 +82,7 @@ class Context:
         place = places.find(path)
         if place is None:
             raise NotAWorkspaceError(path=path)
+        _must_be_ours(place.store)
         return place
 
     def inside(self, place: Place, text: str) -> str:

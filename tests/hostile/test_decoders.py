@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -137,9 +138,19 @@ def claiming(size: int) -> bytes:
     return b"\1" + min(size, 0xFFFFFFFF).to_bytes(4, "big") + frame
 
 
+def bomb(size: int) -> bytes:
+    """A small block that really becomes that many zeros."""
+    packer = zstandard.ZstdCompressor(level=1).compressobj(size=size)
+    piece = bytes(1 << 20)
+    packed = b"".join(packer.compress(piece) for _ in range(size >> 20)) + packer.flush()
+    return b"\1" + size.to_bytes(4, "big") + packed
+
+
 @OFTEN
 @given(either(BLOCKS.map(codec.encode_block)))
 @example(claiming(1 << 60))
+@example(claiming(0xFFFFFFFF))
+@example(bomb(1 << 31))
 @example(b"\1" + GIANT + b"x" * 100)
 def test_blocks(value: bytes) -> None:
     decodes_or(DamagedRecordError, codec.decode_block, value, bytes(32))
