@@ -243,6 +243,16 @@ class StoreFormatError(CowfsError):
     hint = "Use a newer cowfs. The store was not touched."
 
 
+class UpgradeFailedError(CowfsError):
+    code = "COWFS_UPGRADE_FAILED"
+    exit_code = 57
+    message = "the store {path} cannot be upgraded to the format of this cowfs: {detail}"
+    hint = (
+        "It is as it was, and commands that only read it work. Put that right and repeat; the"
+        " cowfs that wrote it can write it still."
+    )
+
+
 class StoreLockedError(CowfsError):
     code = "COWFS_STORE_LOCKED"
     exit_code = 42

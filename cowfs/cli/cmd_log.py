@@ -37,8 +37,9 @@ def log(context: Context, limit: int) -> None:
     "@" is the present state and "*" the checkpoint that it is based on. Where restores went back,
     the history is a tree; the lines on the left lead from each state to the one it was made from.
     """
+    damaged: list[str] = []
     with opening.reading(context.locate(), need_base=False) as workspace:
-        head, *rows = timeline(workspace)
+        head, *rows = timeline(workspace, damaged=damaged.append)
     shown = rows[:limit] if limit else rows
     if context.json:
         output.document(
@@ -46,6 +47,7 @@ def log(context: Context, limit: int) -> None:
                 "checkpoints": [row.to_json() for row in shown],
                 "head": head.to_json(),
                 "total": len(rows),
+                "damaged": damaged,
             }
         )
         return
@@ -53,6 +55,8 @@ def log(context: Context, limit: int) -> None:
         output.text(line)
     if len(shown) < len(rows):
         output.text(f"… and {len(rows) - len(shown):,} older (cowfs log -n 0 shows all)")
+    for name in damaged:
+        output.note(f"checkpoint {name[:8]} is damaged; `cowfs verify` says what is hit")
 
 
 def _table(rows: list[Row], now: int) -> list[str]:

@@ -33,8 +33,8 @@ from cowfs.errors import (
 )
 
 _READY_SECONDS = 600.0
-"""How long a daemon may take to mount. It is a fraction of a second, unless it has an interrupted
-apply to finish first."""
+"""How long a daemon may take to mount, or be silent about an upgrade of its store. It is a fraction
+of a second, unless it has an interrupted apply to finish first."""
 
 _SILENT_SECONDS = 2.0
 """After this long a terminal is told what is waited for."""
@@ -42,7 +42,7 @@ _SILENT_SECONDS = 2.0
 _STORE_FILES = frozenset(
     {"data.mdb", "lock.mdb", "owner", "workspace.json", "daemon.log", "daemon.out", "daemon.pid"}
     | {"reserve"}
-    | {"data.mdb.new", "data.mdb.new-lock"}
+    | {"data.mdb.new", "data.mdb.new-lock", "data.mdb.version-1"}
 )
 """What an interrupted creation leaves, among others."""
 
@@ -371,7 +371,15 @@ def _wait(ready: int) -> bytes | None:
     started = time.monotonic()
     received = b""
     with ProgressLine() as line:
-        while not received.endswith(b"\n"):
+        while True:
+            first, found, rest = received.partition(b"\n")
+            if found:
+                message = json.loads(first)
+                if "phase" not in message:
+                    return first
+                line.step(message["phase"], message["done"], message["total"])
+                received, started = rest, time.monotonic()
+                continue
             waited = time.monotonic() - started
             if waited > _READY_SECONDS:
                 return None
@@ -383,7 +391,6 @@ def _wait(ready: int) -> bytes | None:
             if not piece:
                 return b""
             received += piece
-    return received
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -421,13 +428,15 @@ def _serve(context: Context, plan: Plan, cleaned: bool) -> None:
     refused: list[dict[str, Any]] = []
 
     def tell(answer: dict[str, Any]) -> None:
+        line.clear()
         if answer["ok"]:
             _announce(context, plan, answer["pid"], time.perf_counter() - started, cleaned)
             notify_ready()
         else:
             refused.append(answer["error"])
 
-    code = serve(Config(**plan.config), tell, foreground=True)
+    with ProgressLine() as line:
+        code = serve(Config(**plan.config), tell, foreground=True, progress=line.step)
     if refused:
         from cowfs.client.rpc import RpcError
 

@@ -51,12 +51,12 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
     from cowfs.format import records
     from cowfs.service import workspace
     from cowfs.service.sealing import sealing_state
-    from cowfs.service.selectors import on_line
+    from cowfs.service.selectors import last_checkpoint
     from cowfs.service.timeline import head_counts
 
     with workspace.reading(Path(place.store), None) as opened:
         lineage = opened.reader.lineage(opened.branch.head)
-        last = next(on_line(opened.reader, lineage), None)
+        last = last_checkpoint(opened.reader, lineage)
         changes = head_counts(opened)
         used = opened.store.bytes_used()
         sealing = sealing_state(opened.reader)

@@ -25,12 +25,14 @@ from cowfs.errors import (
     UsageError,
     VerifyFailedError,
 )
+from cowfs.format.version import VERSION
 from cowfs.service.repair import Action, Repaired, repair
 from cowfs.service.verify import Problem, Report
 from cowfs.service.verify import verify as check
 from cowfs.service.verify.pages import verify_pages
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.snapshot import Reader
+from cowfs.store.upgrade import drop_kept
 
 _SHOWN_PATHS = 3
 
@@ -53,7 +55,8 @@ def verify(context: Context, thorough: bool, mend: bool, dry_run: bool, yes: boo
     """Check every record, every block's hash, every reference and link count of the store, and
     that what is mounted equals what is stored.
 
-    Nothing is changed, but by --repair. Every problem says which checkpoints and paths are hit.
+    Nothing is changed, but by --repair, and that the copy which an upgrade left is removed when
+    there is no problem. Every problem says which checkpoints and paths are hit.
 
     A repair restores blocks and records that the base directory or another record still has,
     rebuilds what follows from other records, and marks what is lost, so that it is reported as a
@@ -103,7 +106,17 @@ def verify(context: Context, thorough: bool, mend: bool, dry_run: bool, yes: boo
             refresh=refresh if daemon is not None else None,
             thorough=thorough,
         )
-    _tell(context, report, place=place)
+        dropped = _drop_copy(workspace, report)
+    told = "the upgraded store is sound: its copy in the old format was removed" if dropped else ""
+    _tell(context, report, {"upgrade_copy_removed": dropped}, told, place=place)
+
+
+def _drop_copy(workspace: ReadOnly, report: Report) -> bool:
+    """Remove the copy that an upgrade left, if the store in its place is whole."""
+    store = workspace.store
+    if report.count or report.skipped or store.version < VERSION:
+        return False
+    return drop_kept(store.path)
 
 
 def _repair(context: Context, place: Place, *, dry_run: bool, yes: bool) -> None:

@@ -23,7 +23,7 @@ def checkpoint_names(context: Context, incomplete: str) -> list[tuple[str, str]]
     try:
         place = context.locate()
         with reading(Path(place.store), None) as workspace:
-            found = all_checkpoints(workspace.reader)
+            found = all_checkpoints(workspace.reader, lambda _: None)
     except (CowfsError, OSError):
         return []
     now = time.time_ns()

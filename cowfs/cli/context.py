@@ -214,6 +214,7 @@ def writing(place: Place) -> Iterator[LocalEngine]:
 
     Raises StoreMissingError, StoreLockedError and the other errors of opening a store.
     """
+    from cowfs.cli.progress import ProgressLine
     from cowfs.service import workspace
     from cowfs.service.engine import LocalEngine
     from cowfs.store.env import store_exists
@@ -222,7 +223,8 @@ def writing(place: Place) -> Iterator[LocalEngine]:
         raise StoreMissingError(path=place.store)
     base = base_descriptor(place)
     try:
-        volume = workspace.open_for_writing(Path(place.store), place.base, base)
+        with ProgressLine() as line:
+            volume = workspace.open_for_writing(Path(place.store), place.base, base, line.step)
         try:
             yield LocalEngine(volume)
         finally:

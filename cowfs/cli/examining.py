@@ -185,6 +185,7 @@ def workspace(base: str, store: str, mountpoint: str | None) -> Iterator[Finding
         advice = f"chmod 700 {store}"
         yield Finding(BAD, base, f"others can look into its store {store}", advice)
     yield _room(base, store)
+    yield from _copy(base, store)
     if mountpoint is not None and not _is_dead(mountpoint, store):
         yield _daemon(base, store)
     elif mountpoint is None:
@@ -200,6 +201,15 @@ def _room(base: str, store: str) -> Finding:
         return Finding(OK, base, detail)
     advice = f"Free room on the file system of {store}; nothing is lost when it is full."
     return Finding(BAD if left < _NO_ROOM else NOTE, base, detail, advice)
+
+
+def _copy(base: str, store: str) -> Iterator[Finding]:
+    from cowfs.store.upgrade import KEPT, kept_bytes
+
+    if size := kept_bytes(Path(store)):
+        detail = f"its store was upgraded; {KEPT} ({size >> 20:,} MiB) is the one of before"
+        advice = f"`cowfs -C {base} verify` removes it when the new one is sound."
+        yield Finding(NOTE, base, detail, advice)
 
 
 def _daemon(base: str, store: str) -> Finding:

@@ -15,7 +15,11 @@ _DIE_AT = "COWFS_DIE_AT"
 
 
 def main(config: str, ready_fd: int) -> int:
-    """Serve; one JSON line on `ready_fd` says how mounting went."""
+    """Serve; JSON lines on `ready_fd` say how mounting goes, the last one how it went."""
+
+    def progress(phase: str, done: int, total: int) -> None:
+        line = json.dumps({"phase": phase, "done": done, "total": total})
+        os.write(ready_fd, line.encode() + b"\n")
 
     def tell(message: dict[str, Any]) -> None:
         os.write(ready_fd, json.dumps(message).encode() + b"\n")
@@ -24,7 +28,7 @@ def main(config: str, ready_fd: int) -> int:
     os.set_inheritable(ready_fd, False)
     step, _, passes = os.environ.get(_DIE_AT, "").partition(":")
     steps.arm(step, int(passes or 1))
-    return serve(Config(**json.loads(config)), tell, foreground=False)
+    return serve(Config(**json.loads(config)), tell, foreground=False, progress=progress)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ from cowfs.service.apply import apply, unfinished
 from cowfs.service.engine import LocalEngine, commit
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
 from cowfs.store.steps import reached
+from cowfs.store.upgrade import Progress, silent
 from cowfs.volume.history import Author
 from cowfs.volume.volume import Volume
 
@@ -103,13 +104,14 @@ class Daemon:
     busy: set while requests come. stop: set when the mount is gone.
     """
 
-    def __init__(self, config: Config) -> None:
-        """Open the store and mount. Raises CowfsError; nothing is mounted then."""
+    def __init__(self, config: Config, progress: Progress) -> None:
+        """Open the store, with `progress` if it must be upgraded first, and mount. Raises
+        CowfsError; nothing is mounted then."""
         self.config = config
         check_fuse()
         store = Path(config.store)
         self.base_fd = open_base(config.base)
-        self.volume = open_for_writing(store, config.base, self.base_fd)
+        self.volume = open_for_writing(store, config.base, self.base_fd, progress)
         try:
             finish_apply(self.volume)
             if config.quota is not None:
@@ -393,8 +395,15 @@ def _calm(record: logging.LogRecord) -> bool:
     return True
 
 
-def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground: bool) -> int:
-    """Mount and serve; tells once how mounting went. Returns an exit code.
+def serve(
+    config: Config,
+    tell: Callable[[dict[str, Any]], None],
+    *,
+    foreground: bool,
+    progress: Progress = silent,
+) -> int:
+    """Mount and serve; tells once how mounting went, and before that the progress of what takes
+    long. Returns an exit code.
 
     For the main thread of a process that has no other threads yet.
     """
@@ -409,7 +418,7 @@ def serve(config: Config, tell: Callable[[dict[str, Any]], None], *, foreground:
         os.chmod(store, 0o700)
         standby = Standby((lambda: _start_again(config)) if config.restart else None)
         set_up_logging(store, foreground=foreground)
-        daemon = Daemon(config)
+        daemon = Daemon(config, progress)
     except (CowfsError, OSError, RuntimeError, MemoryError) as error:
         if standby is not None:
             standby.dismiss()

@@ -10,6 +10,7 @@ Threading: pure functions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 
 _Q = Struct(">Q")
@@ -117,3 +118,47 @@ def change_dirent_key(epoch: int, parent: int, name: bytes) -> bytes:
 def change_parts(key: bytes) -> tuple[int, int, bytes]:
     """(kind, ino or parent, name or b"") of a change key."""
     return key[8], int.from_bytes(key[9:17], "big"), key[17:]
+
+
+def thing(table: str, key: bytes) -> str:
+    """What a key names, for people; hexadecimal digits when it is no key of that table."""
+    describe = _THINGS.get(table)
+    if describe is None:
+        text = key.decode("utf-8", "surrogateescape")
+        return text if text.isprintable() and text else key.hex()
+    shortest, form = describe
+    return form(key) if len(key) >= shortest else key.hex()
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _number(key: bytes) -> str:
+    return f"{unpack_id(key)}"
+
+
+def _change(key: bytes) -> str:
+    kind, ino, name = change_parts(key)
+    return f"{ino}/{_text(name)}" if kind == KIND_DIRENT else f"{ino}"
+
+
+_THINGS: dict[str, tuple[int, Callable[[bytes], str]]] = {
+    "inode": (16, _number),
+    "dirent": (18, lambda key: f"{unpack_id(key)}/{_text(dirent_name(key))}"),
+    "link": (
+        26,
+        lambda key: f"{unpack_id(key)} {link_parts(key)[0]}/{_text(link_parts(key)[1])}",
+    ),
+    "xattr": (18, lambda key: f"{unpack_id(key)} {_text(xattr_name(key))}"),
+    "extent": (24, lambda key: f"content {unpack_id(key)} block {extent_block(key)}"),
+    "base": (9, lambda key: f"{unpack_id(key)}/{_text(key[8:])}"),
+    "change": (17, _change),
+    "block": (0, bytes.hex),
+    "hardlink": (0, bytes.hex),
+    "epoch": (8, _number),
+    "origin": (8, _number),
+    "operation": (8, _number),
+    "orphan": (8, _number),
+}
+"""For each table whose keys are not text: how long a key is at least, and its words."""

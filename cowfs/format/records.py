@@ -233,7 +233,8 @@ class BranchRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class FormatRecord(msgspec.Struct, array_like=True, frozen=True):
-    """The store's version and feature flags (docs/format.md, "Versions")."""
+    """The store's version and feature flags (docs/format.md, "Versions"). `checksum`: of the other
+    fields (format/version.py makes and checks it); version 1 has none."""
 
     version: int
     compatible: int
@@ -241,6 +242,7 @@ class FormatRecord(msgspec.Struct, array_like=True, frozen=True):
     uuid: str
     created: int
     block_size: int
+    checksum: int | None = None
 
 
 def to_dict(record: msgspec.Struct) -> dict[str, Any]:

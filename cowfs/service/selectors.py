@@ -8,11 +8,11 @@ Threading: pure functions on a reader of the calling thread.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cowfs.errors import AmbiguousCheckpointError, UnknownCheckpointError
+from cowfs.errors import AmbiguousCheckpointError, DamagedRecordError, UnknownCheckpointError
 from cowfs.format import keys, records
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader
@@ -60,13 +60,37 @@ class Point:
         return self.checkpoint.id[:8] if self.checkpoint else "@"
 
 
-def all_checkpoints(reader: Reader) -> list[records.CheckpointRecord]:
-    """Every checkpoint, oldest first: by epoch, since a clock may have gone back."""
-    found = [
-        records.decode(value, records.CheckpointRecord) for _, value in reader.scan("checkpoint")
-    ]
+def all_checkpoints(
+    reader: Reader, damaged: Callable[[str], None] | None = None
+) -> list[records.CheckpointRecord]:
+    """Every checkpoint, oldest first: by epoch, since a clock may have gone back.
+
+    damaged: told the ids of those that cannot be read, which are left out then. Without it they
+    raise DamagedRecordError.
+    """
+    found = []
+
+    def leave_out(key: bytes, error: DamagedRecordError) -> None:
+        if damaged is None:
+            raise error
+        damaged(keys.thing("checkpoint", key))
+
+    for key, value in reader.scan("checkpoint", damaged=leave_out):
+        try:
+            found.append(records.decode(value, records.CheckpointRecord))
+        except DamagedRecordError as error:
+            leave_out(key, error)
     found.sort(key=lambda record: record.epoch)
     return found
+
+
+def last_checkpoint(reader: Reader, lineage: Lineage) -> records.CheckpointRecord | None:
+    """The newest checkpoint that a lineage goes through, None when there is none, or it is
+    damaged."""
+    try:
+        return next(on_line(reader, lineage), None)
+    except DamagedRecordError:
+        return None
 
 
 def get_checkpoint(reader: Reader, checkpoint_id: str) -> records.CheckpointRecord:

@@ -9,14 +9,14 @@ import time
 from typing import Any
 
 from cowfs.format import records
-from cowfs.service.selectors import on_line
+from cowfs.service.selectors import last_checkpoint
 from cowfs.volume.volume import Volume
 
 
 def volume_status(volume: Volume) -> dict[str, Any]:
     """The volume's part of the status report (docs/protocol.md)."""
     view, importer = volume.main, volume.importer
-    last = next(on_line(volume.reader, view.lineage), None)
+    last = last_checkpoint(volume.reader, view.lineage)
     failure = volume.writer.failure
     problems = list(volume.problems)
     state = "ok"

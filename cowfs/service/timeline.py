@@ -5,9 +5,11 @@ Threading: as the workspace.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.service.selectors import all_checkpoints
 from cowfs.service.workspace import ReadOnly
@@ -47,10 +49,18 @@ class Row:
         return row
 
 
-def timeline(workspace: ReadOnly, limit: int | None = None) -> list[Row]:
-    """The open head, then the checkpoints, newest first, at most `limit` of them (None: all)."""
+def timeline(
+    workspace: ReadOnly,
+    limit: int | None = None,
+    damaged: Callable[[str], None] | None = None,
+) -> list[Row]:
+    """The open head, then the checkpoints, newest first, at most `limit` of them (None: all).
+
+    damaged: told the ids of those that cannot be read, which are left out then. Without it they
+    raise DamagedRecordError.
+    """
     reader = workspace.reader
-    checkpoints = all_checkpoints(reader)
+    checkpoints = all_checkpoints(reader, damaged)
     by_epoch = {record.epoch: record for record in checkpoints}
     head = workspace.head()
     lineage = reader.lineage(workspace.branch.head)
@@ -124,9 +134,13 @@ def head_counts(workspace: ReadOnly) -> records.Counts:
     new = Snapshot(reader, lineage)
     old = Snapshot(reader, lineage.at(workspace.head().parent))
     created = modified = deleted = 0
-    for key, _ in reader.scan("change", keys.pack_id(head) + bytes((keys.KIND_INODE,))):
+    for key in reader.keys("change", keys.pack_id(head) + bytes((keys.KIND_INODE,))):
         ino = keys.change_parts(key)[1]
-        after, before = new.inode(ino), old.inode(ino)
+        try:
+            after, before = new.inode(ino), old.inode(ino)
+        except DamagedRecordError:
+            modified += 1
+            continue
         if after is None:
             deleted += before is not None
         elif before is None:

@@ -23,6 +23,7 @@ from cowfs.service.selectors import Point, resolve
 from cowfs.store.env import LmdbError, Store, open_store, store_exists, sync_directory
 from cowfs.store.guard import file_number, must_be_safe
 from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.store.upgrade import Progress, silent
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.volume import MAIN, Volume, create_volume, open_volume
 
@@ -84,30 +85,34 @@ def open_base(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def open_for_writing(store: Path, base_path: str, base_fd: int | None) -> Volume:
-    """The volume of a workspace; the store is made when there is none yet.
+def open_for_writing(
+    store: Path, base_path: str, base_fd: int | None, progress: Progress = silent
+) -> Volume:
+    """The volume of a workspace; the store is made when there is none yet, and upgraded, with
+    `progress`, when it is of an older version of the format.
 
-    Raises StoreForeignError, StoreLockedError, StoreFormatError, StoreDamagedError.
+    Raises StoreForeignError, StoreLockedError, StoreFormatError, StoreDamagedError,
+    UpgradeFailedError.
     """
     known = describe(store)
     if known is not None and known.base != base_path:
         raise StoreForeignError(store=str(store), other=known.base, path=base_path)
     must_be_safe(store, known.file if known is not None else 0)
     with _damage_is_told(store):
-        volume = _open_or_create(store, base_fd)
+        volume = _open_or_create(store, base_fd, progress)
     if known is not None:
         volume.writer.set_quota(known.quota)
     return volume
 
 
-def _open_or_create(store: Path, base_fd: int | None) -> Volume:
+def _open_or_create(store: Path, base_fd: int | None, progress: Progress) -> Volume:
     base = Base(base_fd) if base_fd is not None else None
     if store_exists(store) and (store / DESCRIPTION).exists():
-        return open_volume(store, base)
+        return open_volume(store, base, progress)
     if base_fd is None:
         raise StoreMissingError(path=str(store))
     if store_exists(store):
-        return open_volume(store, base)
+        return open_volume(store, base, progress)
     place = os.fsencode(f"/proc/self/fd/{base_fd}/.")
     root = BaseEntry(b"", os.fstat(base_fd), b"", read_xattrs(place))
     return create_volume(store, base, root, secrets.token_hex(6))

@@ -1,9 +1,5 @@
 """Opening a store: the LMDB environment, its tables, its format record and its lock.
 
-A store is a directory (mode 0700): `data.mdb` and `lock.mdb` of LMDB, `owner` (an flock held by
-the one process that may write, with its pid as text), `reserve` (store/room.py). Any number of
-processes may read.
-
 Threading: an open `Store` may be used from any thread; a read transaction belongs to the thread
 that made it, and write transactions are made by the writer thread only (store/writer.py), since
 LMDB's writer lock belongs to the thread that took it.
@@ -12,88 +8,49 @@ LMDB's writer lock belongs to the thread that took it.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import mmap
 import os
 import resource
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, cast
 
 import lmdb
 
-from cowfs import __version__
-from cowfs.errors import (
-    DamagedRecordError,
-    PermissionDeniedError,
-    StoreDamagedError,
-    StoreFormatError,
-    StoreLockedError,
-    StoreMissingError,
+from cowfs.errors import StoreDamagedError, StoreMissingError
+from cowfs.format import checksum, records, version
+from cowfs.store.files import (
+    DATA,
+    NEW,
+    TABLES,
+    LmdbError,
+    lock_directory,
+    lock_owner,
+    new_env,
+    open_env,
+    owner_pid,
+    store_exists,
+    sync_directory,
 )
-from cowfs.format import records, version
-from cowfs.store.pages import is_cut_off
 from cowfs.store.room import RESERVE_BYTES, SLACK_BYTES, Reserve, Room
 from cowfs.store.steps import reached
-from cowfs.types import BLOCK_SIZE
+from cowfs.store.transaction import Cursor, Table, Transaction
+from cowfs.store.upgrade import Progress, silent, stored_version, upgrade
 
-TABLES = (
-    "inode",
-    "dirent",
-    "link",
-    "xattr",
-    "extent",
-    "block",
-    "base",
-    "origin",
-    "hardlink",
-    "epoch",
-    "change",
-    "checkpoint",
-    "label",
-    "branch",
-    "operation",
-    "orphan",
-    "meta",
-)
-_NEW = "data.mdb.new"
-"""A store in the making: nobody takes it for a store, whatever a crash leaves of it."""
-_MAP_SIZES = (1 << 42, 1 << 40, 1 << 36, 1 << 33)
-"""Address space to reserve, tried in turn: the file itself only grows as it is filled."""
-
-LmdbError = lmdb.Error
-
-
-class Cursor(Protocol):
-    """The part of lmdb.Cursor that the store uses, with `bytes` as it is without buffers."""
-
-    def key(self) -> bytes: ...
-    def value(self) -> bytes: ...
-    def set_range(self, key: bytes) -> bool: ...
-    def last(self) -> bool: ...
-    def next(self) -> bool: ...
-    def delete(self) -> bool: ...
-    def putmulti(self, items: Sequence[tuple[bytes, bytes]]) -> tuple[int, int]: ...
-    def close(self) -> None: ...
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]: ...
-    def __enter__(self) -> Cursor: ...
-    def __exit__(self, *exc: object) -> None: ...
-
-
-class Transaction(Protocol):
-    """The part of lmdb.Transaction that the store uses."""
-
-    def get(self, key: bytes, *, db: object) -> bytes | None: ...
-    def put(self, key: bytes, value: bytes, *, db: object) -> bool: ...
-    def delete(self, key: bytes, *, db: object) -> bool: ...
-    def cursor(self, db: object) -> Cursor: ...
-    def stat(self, db: object) -> dict[str, int]: ...
-    def abort(self) -> None: ...
-    def __enter__(self) -> Transaction: ...
-    def __exit__(self, *exc: object) -> None: ...
+__all__ = [
+    "TABLES",
+    "Cursor",
+    "LmdbError",
+    "Store",
+    "Table",
+    "Transaction",
+    "create_store",
+    "lock_owner",
+    "open_store",
+    "owner_pid",
+    "store_exists",
+    "sync_directory",
+]
 
 
 class Store:
@@ -103,12 +60,20 @@ class Store:
     """
 
     def __init__(
-        self, path: Path, env: lmdb.Environment, *, writable: bool, damaged: bool = False
+        self,
+        path: Path,
+        env: lmdb.Environment,
+        *,
+        writable: bool,
+        damaged: bool = False,
+        stored_version: int = version.VERSION,
     ) -> None:
-        """`damaged`: tables that are missing are left out of `tables`."""
+        """`damaged`: tables that are missing are left out of `tables`. stored_version: of the
+        format that the environment has."""
         self.path = path
         self.env = env
         self.writable = writable
+        self.version = stored_version
         self.quota = 0
         self.reserve = Reserve(path)
         # A name may come to mean something else: the disk may be unmounted lazily.
@@ -116,15 +81,15 @@ class Store:
         self._owner: int | None = None
         try:
             if writable:
-                _lock_directory(path, self._directory)
-            self._main: object = env.open_db(None)
+                lock_directory(path, self._directory)
+            self._main = Table("", env.open_db(None), checksum.NoChecksum(""))
             self.tables = self._all_tables(damaged)
         except BaseException:
             os.close(self._directory)
             raise
 
-    def _all_tables(self, damaged: bool) -> dict[str, object]:
-        tables: dict[str, object] = {}
+    def _all_tables(self, damaged: bool) -> dict[str, Table]:
+        tables: dict[str, Table] = {}
         for name in TABLES:
             try:
                 tables[name] = self._table(name)
@@ -133,18 +98,19 @@ class Store:
                     raise
         return tables
 
-    def _table(self, name: str) -> object:
+    def _table(self, name: str) -> Table:
         try:
-            return self.env.open_db(name.encode(), create=self.writable)
+            handle = self.env.open_db(name.encode(), create=self.writable)
         except lmdb.NotFoundError:
             detail = f"its table {name} is missing"
             raise StoreDamagedError(path=str(self.path), detail=detail) from None
         except lmdb.Error as error:
             raise StoreDamagedError(path=str(self.path), detail=str(error)) from None
+        return Table(name, handle, checksum.of_table(name, self.version))
 
     def begin(self, *, write: bool = False) -> Transaction:
         """A transaction; for reading, a snapshot of the last commit. Abort it soon."""
-        return cast(Transaction, self.env.begin(write=write, buffers=False))
+        return Transaction(self.env.begin(write=write, buffers=False))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -156,7 +122,7 @@ class Store:
             txn.abort()
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """One value in a transaction of its own."""
+        """One value in a transaction of its own. Raises DamagedRecordError."""
         with self.reading() as txn:
             return txn.get(key, db=self.tables[table])
 
@@ -212,7 +178,7 @@ class Store:
         value = self.get("meta", b"format")
         if value is None:
             raise StoreDamagedError(path=str(self.path), detail="it has no format record")
-        return records.decode(value, records.FormatRecord)
+        return version.decode_format(value)
 
     def close(self) -> None:
         """Close the environment and release the owner's lock."""
@@ -226,115 +192,22 @@ class Store:
         self._owner = lock_owner(self.path)
 
 
-def lock_owner(path: Path) -> int:
-    """Take the right to write the store; the descriptor holds it. Raises StoreLockedError."""
-    fd = os.open(path / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
-        raise StoreLockedError(path=str(path), pid=holder) from None
-    with contextlib.suppress(OSError):  # a full disk: the lock counts, the pid is for messages
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    return fd
-
-
-def _lock_directory(path: Path, directory: int) -> None:
-    """The lock on `owner` once more, on something that cannot be removed while a store is open.
-
-    Raises StoreLockedError. Where directories cannot be locked (NFS) there is only the first lock.
-    """
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pid = "unknown"
-        with contextlib.suppress(OSError):
-            pid = (path / "daemon.pid").read_text(encoding="ascii", errors="replace").strip()
-        raise StoreLockedError(path=str(path), pid=pid) from None
-    except OSError:
-        pass
-
-
-def owner_pid(path: Path) -> int | None:
-    """Pid of the process that holds the store for writing, None when nobody does."""
-    try:
-        fd = os.open(path / "owner", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        text = os.read(fd, 32).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else None
-    finally:
-        os.close(fd)
-    return None
-
-
-def _open_env(path: Path, *, writable: bool, new: bool = False) -> lmdb.Environment:
-    """The environment of a store; with `new` that of one that is being made."""
-    if is_cut_off(path / (_NEW if new else "data.mdb")):
-        raise StoreDamagedError(path=str(path), detail="its file was cut off")
-    last: Exception | None = None
-    for map_size in _MAP_SIZES:
-        try:
-            return lmdb.open(
-                os.fsencode(path / _NEW if new else path),
-                subdir=not new,
-                map_size=map_size,
-                max_dbs=len(TABLES) + 4,
-                max_readers=512,
-                readonly=not writable,
-                create=False,
-                mode=0o600,
-                readahead=True,
-                meminit=False,
-            )
-        except (MemoryError, lmdb.MemoryError, OSError) as error:
-            last = error
-        except lmdb.InvalidError as error:
-            raise StoreDamagedError(path=str(path), detail=str(error)) from None
-        except lmdb.Error as error:
-            if "Permission" in str(error):
-                raise PermissionDeniedError(detail=f"{path} cannot be opened") from None
-            if "Cannot allocate" not in str(error):
-                raise StoreDamagedError(path=str(path), detail=str(error)) from None
-            last = error
-    raise StoreDamagedError(path=str(path), detail=f"it cannot be mapped: {last}")
-
-
-def sync_directory(path: Path) -> None:
-    """Put the names in a directory on stable storage."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def store_exists(path: Path) -> bool:
-    """Whether a store was created there. Raises PermissionDeniedError when that cannot be seen.
-
-    An empty `data.mdb`, or one with LMDB's two meta pages only, is no store.
-    """
-    try:
-        return (path / "data.mdb").stat().st_size > 2 * mmap.PAGESIZE
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except PermissionError:
-        raise PermissionDeniedError(detail=f"{path} cannot be read") from None
-
-
-def open_store(path: Path, *, writable: bool, damaged: bool = False) -> Store:
-    """Open an existing store and check its format.
+def open_store(
+    path: Path,
+    *,
+    writable: bool,
+    damaged: bool = False,
+    upgrading: bool = True,
+    progress: Progress = silent,
+) -> Store:
+    """Open an existing store and check its format; one of an older version is upgraded before it
+    is written, with `progress`.
 
     damaged: for `verify`, also one whose format record or some of whose tables cannot be read.
-    Raises StoreMissingError, StoreLockedError (writable only), StoreFormatError,
-    StoreDamagedError, PermissionDeniedError. Nothing is written before the format was checked.
+    upgrading: without it one of an older version is opened for writing as it is; for what is never
+    committed. Raises StoreMissingError, StoreLockedError (writable only), StoreFormatError,
+    StoreDamagedError, UpgradeFailedError, PermissionDeniedError. Nothing is written before the
+    format was checked.
     """
     if not store_exists(path):
         raise StoreMissingError(path=str(path))
@@ -343,13 +216,14 @@ def open_store(path: Path, *, writable: bool, damaged: bool = False) -> Store:
     owner = lock_owner(path) if writable else None
     env: lmdb.Environment | None = None
     try:
-        env = _open_env(path, writable=writable)
-        try:
-            _check_format(path, env)
-        except StoreDamagedError:
-            if not damaged:
-                raise
-        store = Store(path, env, writable=writable, damaged=damaged)
+        env = open_env(path, writable=True) if writable else _open_for_reading(path)
+        found = stored_version(path, env, damaged=damaged)
+        if writable and upgrading and found < version.VERSION:
+            env.close()
+            env = None
+            upgrade(path, progress)
+            env, found = open_env(path, writable=True), version.VERSION
+        store = Store(path, env, writable=writable, damaged=damaged, stored_version=found)
     except BaseException:
         if env is not None:
             env.close()
@@ -362,6 +236,26 @@ def open_store(path: Path, *, writable: bool, damaged: bool = False) -> Store:
     return store
 
 
+def _open_for_reading(path: Path) -> lmdb.Environment:
+    """An upgrade may replace both files of LMDB between its two looks at them: then once more."""
+    while True:
+        files = _identity(path)
+        env = open_env(path, writable=False)
+        if _identity(path) == files:
+            return env
+        env.close()
+
+
+def _identity(path: Path) -> list[int]:
+    found = []
+    for name in ("lock.mdb", DATA):
+        try:
+            found.append((path / name).stat().st_ino)
+        except OSError:
+            found.append(0)
+    return found
+
+
 def _see_that_readers_are_seen(path: Path) -> None:
     """A reader would make a missing `lock.mdb` anew, of which a process that has the store open
     does not know: it would write over what the reader reads. Raises StoreDamagedError."""
@@ -371,20 +265,6 @@ def _see_that_readers_are_seen(path: Path) -> None:
     if pid is not None:
         detail = f"its lock.mdb was removed while process {pid} has it open; end that one first"
         raise StoreDamagedError(path=str(path), detail=detail)
-
-
-def _check_format(path: Path, env: lmdb.Environment) -> None:
-    try:
-        meta = env.open_db(b"meta", create=False)
-        with env.begin() as txn:
-            value = txn.get(b"format", db=meta)
-        if value is None:
-            raise StoreDamagedError(path=str(path), detail="it has no format record")
-        record = records.decode(bytes(value), records.FormatRecord)
-    except (lmdb.Error, DamagedRecordError) as error:
-        raise StoreDamagedError(path=str(path), detail=str(error)) from None
-    if reason := version.unreadable_reason(record):
-        raise StoreFormatError(path=str(path), detail=reason, version=__version__)
 
 
 def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
@@ -400,7 +280,7 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
     reached("create.begin")
     try:
         _make(path, initial)
-        env = _open_env(path, writable=True)
+        env = open_env(path, writable=True)
         try:
             store = Store(path, env, writable=True)
         except BaseException:
@@ -414,23 +294,20 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
 
 
 def _make(path: Path, initial: list[tuple[str, bytes, bytes]]) -> None:
-    (path / _NEW).touch(mode=0o600)
-    os.truncate(path / _NEW, 0)  # of a creation that was interrupted
-    env = _open_env(path, writable=True, new=True)
-    record = records.FormatRecord(
-        version.VERSION, 0, 0, uuid.uuid4().hex, time.time_ns(), BLOCK_SIZE
-    )
+    env = new_env(path)
+    record = version.format_record(uuid.uuid4().hex, time.time_ns())
     try:
         reached("create.opened")
         with env.begin(write=True) as txn:
-            tables = {name: env.open_db(name.encode(), txn=txn) for name in TABLES}
-            for table, key, value in initial:
-                txn.put(key, value, db=tables[table])
-            txn.put(b"format", records.encode(record), db=tables["meta"])
+            for name in TABLES:
+                env.open_db(name.encode(), txn=txn)
+            for table, key, value in (*initial, ("meta", b"format", records.encode(record))):
+                stored = checksum.of_table(table, version.VERSION).seal(key, value)
+                txn.put(key, stored, db=env.open_db(table.encode(), txn=txn))
         reached("create.committed")
     finally:
         env.close()
-    os.replace(path / _NEW, path / "data.mdb")
+    os.replace(path / NEW, path / DATA)
     reached("create.named")
     sync_directory(path)
-    (path / (_NEW + "-lock")).unlink(missing_ok=True)
+    (path / (NEW + "-lock")).unlink(missing_ok=True)

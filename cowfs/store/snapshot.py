@@ -19,6 +19,10 @@ from cowfs.types import BLOCK_SIZE
 _INVERT = (1 << 64) - 1
 
 
+Damaged = Callable[[bytes, DamagedRecordError], None]
+"""Told of a damaged record: its key, and what is wrong."""
+
+
 class Reader:
     """One read transaction with a cursor for each table that was asked for."""
 
@@ -37,6 +41,7 @@ class Reader:
         return cursor
 
     def get(self, table: str, key: bytes) -> bytes | None:
+        """A value, None when there is none. Raises DamagedRecordError."""
         return self.txn.get(key, db=self.store.tables[table])
 
     def last_key(self, table: str) -> bytes | None:
@@ -44,15 +49,37 @@ class Reader:
         cursor = self.cursor(table)
         return cursor.key() if cursor.last() else None
 
-    def scan(self, table: str, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All records whose key starts with `prefix`, in key order, on a cursor of its own."""
+    def scan(
+        self, table: str, prefix: bytes = b"", damaged: Damaged | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """All records whose key starts with `prefix`, in key order, on a cursor of its own.
+
+        damaged: told of records whose checksum is wrong; they are left out then. Without it they
+        raise DamagedRecordError.
+        """
         with self.txn.cursor(db=self.store.tables[table]) as cursor:
             if not cursor.set_range(prefix):
                 return
-            for key, value in cursor:
+            opened = cursor.open
+            for key, stored in cursor.following():
                 if not key.startswith(prefix):
                     return
+                try:
+                    value = opened(key, stored)
+                except DamagedRecordError as error:
+                    if damaged is None:
+                        raise
+                    damaged(key, error)
+                    continue
                 yield key, value
+
+    def keys(self, table: str, prefix: bytes = b"") -> Iterator[bytes]:
+        """All keys that start with `prefix`, whatever the checksums of their values."""
+        with self.txn.cursor(db=self.store.tables[table]) as cursor:
+            found = cursor.set_range(prefix)
+            while found and (key := cursor.key()).startswith(prefix):
+                yield key
+                found = cursor.next()
 
     def epoch(self, epoch: int) -> records.EpochRecord:
         """Raises DamagedRecordError when there is no such epoch."""
@@ -108,7 +135,8 @@ class Snapshot:
     def newest(self, table: str, prefix: bytes) -> tuple[int, bytes] | None:
         """(epoch, value) of the version that this lineage sees, None when there is none.
 
-        `prefix` is the key without its epoch. An empty value is a whiteout.
+        `prefix` is the key without its epoch. An empty value is a whiteout. Raises
+        DamagedRecordError when its checksum is wrong; other versions do not matter.
         """
         cursor = self.reader.cursor(table)
         if not cursor.set_range(prefix + self._head):
@@ -120,7 +148,7 @@ class Snapshot:
                 return None
             epoch = _INVERT - int.from_bytes(key[-8:], "big")
             if visible(epoch):
-                return epoch, cursor.value()
+                return epoch, cursor.open(key, cursor.stored())
             if not cursor.next():
                 return None
 
@@ -133,20 +161,33 @@ class Snapshot:
         found = self.newest("dirent", keys.dirent_prefix(parent, name))
         return records.unpack_dirent(found[1]) if found and found[1] else None
 
-    def _versions(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Newest visible version of each thing below `prefix`: (key, value), no whiteouts."""
+    def _versions(
+        self, table: str, prefix: bytes, damaged: Damaged | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Newest visible version of each thing below `prefix`: (key, value), no whiteouts.
+
+        damaged: as in `Reader.scan`.
+        """
         visible = self.lineage.visible
         with self.reader.txn.cursor(db=self.reader.store.tables[table]) as cursor:
             if not cursor.set_range(prefix):
                 return
+            opened = cursor.open
             done: bytes | None = None
-            for key, value in cursor:
+            for key, stored in cursor.following():
                 if not key.startswith(prefix):
                     return
                 thing = key[:-8]
                 if thing == done or not visible(_INVERT - int.from_bytes(key[-8:], "big")):
                     continue
                 done = thing
+                try:
+                    value = opened(key, stored)
+                except DamagedRecordError as error:
+                    if damaged is None:
+                        raise
+                    damaged(key, error)
+                    continue
                 if value:
                     yield key, value
 
@@ -155,16 +196,22 @@ class Snapshot:
     ) -> Iterator[tuple[bytes, int, int]]:
         """(name, ino, kind) of a directory, sorted by name.
 
-        damaged: told of entries that do not decode, with the reason; they are left out then.
+        damaged: told of entries that cannot be read, with the reason; they are left out then.
         Without it they raise DamagedRecordError.
         """
-        for key, value in self._versions("dirent", keys.pack_id(parent)):
+        report: Damaged | None = None
+        if damaged is not None:
+
+            def report(key: bytes, error: DamagedRecordError) -> None:
+                damaged(key[8:-9], str(error))
+
+        for key, value in self._versions("dirent", keys.pack_id(parent), report):
             try:
                 ino, kind = records.unpack_dirent(value)
             except DamagedRecordError as error:
-                if damaged is None:
+                if report is None:
                     raise
-                damaged(key[8:-9], str(error))
+                report(key, error)
                 continue
             yield key[8:-9], ino, kind
 
@@ -204,27 +251,28 @@ class Snapshot:
     def extents(self, content: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
         """(block number, hash or b"" for a hole) of a content, ascending.
 
-        Blocks that come from a base file that is not sealed are left out.
+        Blocks that come from a base file that is not sealed are left out. Raises
+        DamagedRecordError.
         """
         visible = self.lineage.visible
         prefix = keys.pack_id(content)
         with self.reader.txn.cursor(db=self.reader.store.tables["extent"]) as cursor:
             if not cursor.set_range(keys.extent_prefix(content, first)):
                 return
+            opened = cursor.open
             done = -1
-            for key, value in cursor:
+            for key, stored in cursor.following():
                 if not key.startswith(prefix):
                     return
                 block = int.from_bytes(key[8:16], "big")
                 if block == done or not visible(_INVERT - int.from_bytes(key[-8:], "big")):
                     continue
                 done = block
+                value: bytes | None = opened(key, stored)
                 if value == records.EXTENT_BASE:
-                    sealed = self._sealed(content, block)
-                    if sealed is None:
-                        continue
-                    value = sealed
-                yield block, value
+                    value = self._sealed(content, block)
+                if value is not None:
+                    yield block, value
 
     def block(self, digest: bytes) -> bytes:
         """Raw bytes of a block, verified. Raises DamagedRecordError (contract 5)."""

@@ -21,6 +21,15 @@ STEPS = (
     "create.opened",
     "create.committed",
     "create.named",
+    # store/upgrade.py: a store of an older version
+    "upgrade.begin",
+    "upgrade.opened",
+    "upgrade.copied",
+    "upgrade.compared",
+    "upgrade.kept",
+    "upgrade.locks-named",
+    "upgrade.named",
+    "upgrade.done",
     # volume/volume.py: a transaction group was frozen, the writer does not have it yet
     "group.frozen",
     # store/writer.py: one LMDB transaction. Between before-sync and after-sync LMDB writes the

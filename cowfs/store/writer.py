@@ -295,9 +295,10 @@ class Writer:
         ledger.begin()
         try:
             with self._store.begin(write=True) as txn:
+                examining = txn.examining()  # damage must not stand in the way of what is new
                 for group, superseded in zip(groups, _superseded(groups), strict=True):
                     ledger.enter(group.epoch)
-                    _Apply(self._store, txn, group, ledger, superseded).run()
+                    _Apply(self._store, examining, group, ledger, superseded).run()
                     reached("commit.group")
                 self._collect(txn)
                 reached("commit.before-sync")
@@ -403,19 +404,19 @@ class _Apply:
         if change is not None:
             self.txn.delete(change, db=self.tables["change"])
 
-    def _older(self, cursor: Cursor, prefix: bytes) -> bytes | None:
-        """Value of the newest visible version before this epoch; None or b"" when not there."""
+    def _older(self, cursor: Cursor, prefix: bytes) -> bool:
+        """Whether the thing was there before this epoch; if that is damaged, it was."""
         if not cursor.set_range(prefix + keys.inverted(self.group.epoch - 1)):
-            return None
+            return False
         visible, size = self.group.lineage.visible, len(prefix) + 8
         while True:
             key = cursor.key()
             if len(key) != size or not key.startswith(prefix):
-                return None
+                return False
             if visible(_INVERT - int.from_bytes(key[-8:], "big")):
-                return cursor.value()
+                return cursor.stored() != cursor.seal(key, records.WHITEOUT)
             if not cursor.next():
-                return None
+                return False
 
     def _drop(self, content: int, epoch: int, own: set[bytes]) -> None:
         prefix = keys.pack_id(content)

@@ -1,4 +1,4 @@
-"""What differs between two lineages, from the change records alone.
+"""What differs between two lineages, from the change records alone (unless one is damaged).
 
 Only the epochs that one of the two sees and the other does not are looked at, so the cost is that
 of the changes, whatever the size of the tree or of the history.
@@ -26,23 +26,41 @@ class Touched:
 
 def touched_between(reader: Reader, one: Lineage, two: Lineage) -> Touched:
     """Everything that the epochs seen by only one of the lineages touched."""
-    inodes: set[int] = set()
-    names: set[tuple[int, bytes]] = set()
+    found = Touched(set(), set())
     for start, end in one.minus(two) + two.minus(one):
-        if end == 0:
-            continue
-        with reader.txn.cursor(db=reader.store.tables["change"]) as cursor:
-            if not cursor.set_range(keys.pack_id(start)):
-                continue
-            for key, _ in cursor:
-                if keys.unpack_id(key) > end:
-                    break
-                kind, ino, name = keys.change_parts(key)
-                if kind == keys.KIND_INODE:
-                    inodes.add(ino)
-                else:
-                    names.add((ino, name))
-    return Touched(inodes, names)
+        if end:
+            try:
+                _add_changes(found, reader, start, end)
+            except DamagedRecordError:
+                _add_versions(found, reader, max(start, 1), end)
+    return found
+
+
+def _add_changes(found: Touched, reader: Reader, start: int, end: int) -> None:
+    """What the change records of a range of epochs name. Raises DamagedRecordError."""
+    with reader.txn.cursor(db=reader.store.tables["change"]) as cursor:
+        if not cursor.set_range(keys.pack_id(start)):
+            return
+        for key, stored in cursor.following():
+            if keys.unpack_id(key) > end:
+                return
+            cursor.open(key, stored)
+            kind, ino, name = keys.change_parts(key)
+            if kind == keys.KIND_INODE:
+                found.inodes.add(ino)
+            else:
+                found.names.add((ino, name))
+
+
+def _add_versions(found: Touched, reader: Reader, start: int, end: int) -> None:
+    """The same from the versions themselves: all of them are looked at, so this takes long. For
+    change records of which one is damaged, which may have named anything."""
+    for key in reader.keys("inode"):
+        if start <= keys.epoch_of(key) <= end:
+            found.inodes.add(keys.unpack_id(key))
+    for key in reader.keys("dirent"):
+        if start <= keys.epoch_of(key) <= end:
+            found.names.add((keys.unpack_id(key), keys.dirent_name(key)))
 
 
 def same_content(one: Snapshot, two: Snapshot, ino: int) -> bool:

@@ -19,6 +19,7 @@ from cowfs.store.env import Store, create_store, open_store
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.steps import reached
+from cowfs.store.upgrade import Progress, silent
 from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.external import External
@@ -88,7 +89,7 @@ class Volume:
         prefix = keys.pack_id(view.head) + b"\1"
         parent = view.lineage.at(self.reader.epoch(view.head).parent)
         before = Snapshot(self.reader, parent)
-        for key, _ in self.reader.scan("change", prefix):
+        for key in self.reader.keys("change", prefix):
             ino = keys.change_parts(key)[1]
             try:
                 new, old = snapshot.inode(ino), before.inode(ino)
@@ -105,10 +106,14 @@ class Volume:
 
     def _drop_old_orphans(self) -> None:
         """Files that were unlinked while open when the last process ended: gone for good now."""
-        for key, value in self.reader.scan("orphan"):
+        for key, value in self.reader.scan("orphan", damaged=self._damaged_orphan):
             content, epoch = keys.unpack_id(value), keys.unpack_id(value[8:])
             self._extra.dropped.append((content, epoch))
             self._extra.delete("orphan", key)
+
+    def _damaged_orphan(self, key: bytes, error: DamagedRecordError) -> None:
+        """Nobody knows which blocks those were: they take space until a repair."""
+        self.problem("damaged", b"", str(error))
 
     def take_id(self) -> int:
         """The next inode number or content id."""
@@ -310,9 +315,9 @@ class Volume:
                 reached("close.done")
 
 
-def open_volume(path: Path, base: Base | None) -> Volume:
-    """Open the store at `path` for writing. Errors as of `open_store`."""
-    store = open_store(path, writable=True)
+def open_volume(path: Path, base: Base | None, progress: Progress = silent) -> Volume:
+    """Open the store at `path` for writing. `progress` and errors as of `open_store`."""
+    store = open_store(path, writable=True, progress=progress)
     try:
         return Volume(store, base)
     except BaseException:

@@ -288,13 +288,15 @@ def test_a_store_that_another_process_writes(cowfs: Cowfs, project: Path) -> Non
 def test_a_newer_store_is_refused_and_left_alone(cowfs: Cowfs, project: Path) -> None:
     store = Path(cowfs.ok("mount", project)["store"])
     cowfs.ok("unmount", project)
-    from cowfs.format import records
+    import msgspec
+
+    from cowfs.format import records, version
     from cowfs.store.env import open_store
 
     opened = open_store(store, writable=True)
     with opened.begin(write=True) as txn:
         record = opened.format()
-        newer = records.FormatRecord(99, 0, 0, record.uuid, record.created, record.block_size)
+        newer = version.sealed(msgspec.structs.replace(record, version=99))
         txn.put(b"format", records.encode(newer), db=opened.tables["meta"])
     opened.close()
     assert cowfs.fails("mount", project)["code"] == "COWFS_STORE_FORMAT"

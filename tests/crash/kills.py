@@ -27,7 +27,9 @@ from tests.crash.local import Life, make_base
 from tests.crash.states import Call, Tree, first_state
 from tests.crash.workload import plan
 
-STEPS = tuple(step for step in steps.STEPS if not step.startswith(("unmount.", "salvage.")))
+STEPS = tuple(
+    step for step in steps.STEPS if not step.startswith(("unmount.", "salvage.", "upgrade."))
+)
 """The steps that a life without a mount can reach."""
 _LIVES = 12
 """Lives of one store; then the history is long enough to make the checks slow."""

@@ -38,7 +38,9 @@ from tests.crash.workload import plan
 from tests.mount.calls import opened
 from tests.support.mounting import Mounted, MountRefusedError, mounted
 
-STEPS = tuple(step for step in steps.STEPS if not step.startswith(("create.", "salvage.")))
+STEPS = tuple(
+    step for step in steps.STEPS if not step.startswith(("create.", "salvage.", "upgrade."))
+)
 """The steps at which a mounted workspace can be killed."""
 _DIE_AT = "COWFS_DIE_AT"
 _LIVES = 6

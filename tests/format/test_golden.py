@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cowfs.format import codec, keys, records
+from cowfs.format import codec, keys, records, version
+from cowfs.format.checksum import of_table
 
 INO, PARENT, EPOCH = 12, 1, 3
 T0 = 1764547200000000000
@@ -161,18 +162,31 @@ HISTORY: dict[str, tuple[Any, str]] = {
     ),
     "format": (
         records.FormatRecord(
-            version=1,
+            version=2,
             compatible=0,
             incompatible=0,
             uuid="0123456789abcdef0123456789abcdef",
             created=T0,
             block_size=65536,
+            checksum=0xAA0B7376,
         ),
-        "96 01 00 00 d920"
+        "97 02 00 00 d920"
         "3031323334353637383961626364656630313233343536373839616263646566"
-        "cf187cee5455690000 ce00010000",
+        "cf187cee5455690000 ce00010000 ceaa0b7376",
     ),
 }
+
+STORED = {
+    "dirent": (
+        keys.dirent_key(PARENT, b"main.py", EPOCH),
+        records.pack_dirent(INO, 8),
+        "000000000000000c 08 c8f44120",
+    ),
+    "link": (keys.link_key(INO, PARENT, b"main.py", EPOCH), b"\x08", "08 e5b3323b"),
+    "change": (keys.change_inode_key(EPOCH, INO), b"", "afe02277"),
+    "inode": (keys.inode_key(INO, EPOCH), records.WHITEOUT, "1d603a33"),
+}
+"""Values with their checksums."""
 
 BLOCKS = {
     "raw": (
@@ -245,6 +259,43 @@ def test_history(name: str) -> None:
     assert records.decode(plain(text), type(record)) == record
 
 
+def crc32(data: bytes) -> int:
+    """CRC-32 as ISO 3309 has it, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("table", STORED)
+def test_checksums(table: str) -> None:
+    key, value, text = STORED[table]
+    checksum = of_table(table, version.VERSION)
+    assert checksum.seal(key, value) == plain(text)
+    assert checksum.open(key, plain(text)) == value
+    told = crc32(table.encode() + b"\0" + key + value)
+    assert plain(text) == value + told.to_bytes(4, "big")
+
+
+def test_the_checksum_of_the_format_record() -> None:
+    record, text = HISTORY["format"]
+    assert version.decode_format(plain(text)) == record
+    told = crc32(b"meta\0format" + b"\x96" + plain(text)[1:-5])
+    assert told == record.checksum
+
+
+def test_the_format_record_of_version_1() -> None:
+    text = (
+        "96 01 00 00 d920"
+        "3031323334353637383961626364656630313233343536373839616263646566"
+        "cf187cee5455690000 ce00010000"
+    )
+    record = version.decode_format(plain(text))
+    assert (record.version, record.created, record.checksum) == (1, T0, None)
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_are_read(name: str) -> None:
     data, reference, digest, text = BLOCKS[name]
@@ -264,6 +315,7 @@ def test_the_documentation_shows_these_examples() -> None:
     text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
     shown = re.sub(r"\s", "", text)
     examples = [text for _, text in (*KEYS.values(), *INODES.values(), *HISTORY.values())]
+    examples += [text for _, _, text in STORED.values()]
     examples += [text for block in BLOCKS.values() for text in block[2:]]
     for example in examples:
         assert example.replace(" ", "") in shown, example

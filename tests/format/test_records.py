@@ -137,7 +137,7 @@ def test_unknown_compatible_features_are_ignored() -> None:
 
 
 def test_a_newer_version_is_not_readable() -> None:
-    assert version.unreadable_reason(_format(version=2)) == "format version 2"
+    assert version.unreadable_reason(_format(version=3)) == "format version 3"
 
 
 def test_unknown_incompatible_features_are_not_readable() -> None:

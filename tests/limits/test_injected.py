@@ -60,6 +60,10 @@ class _Transaction:
         self._count()
         return self._txn.cursor(*args, **kwargs)
 
+    def examining(self) -> _Transaction:
+        self._txn = self._txn.examining()
+        return self
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._txn, name)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
+import msgspec
 import pytest
 
 import cowfs
@@ -48,9 +49,9 @@ def change_format(path: Path, **fields: Any) -> None:
     env = lmdb.open(str(path), max_dbs=len(TABLES), map_size=1 << 30)
     with env.begin(write=True) as txn:
         meta = env.open_db(b"meta", txn=txn, create=False)
-        old = records.decode(bytes(txn.get(b"format", db=meta) or b""), records.FormatRecord)
-        values = {name: getattr(old, name) for name in old.__struct_fields__} | fields
-        txn.put(b"format", records.encode(records.FormatRecord(**values)), db=meta)
+        old = version.decode_format(bytes(txn.get(b"format", db=meta) or b""))
+        new = version.sealed(msgspec.structs.replace(old, **fields))
+        txn.put(b"format", records.encode(new), db=meta)
     env.close()
 
 
@@ -153,7 +154,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "detail"),
     [
-        ({"version": 2}, "format version 2"),
+        ({"version": 3}, "format version 3"),
         ({"incompatible": 1 << 7}, "unknown incompatible features 0x80"),
         ({"block_size": 4096}, "blocks of 4096 bytes"),
     ],

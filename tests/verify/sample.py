@@ -14,6 +14,8 @@ from typing import Any
 import lmdb
 
 from cowfs.format import codec, keys, records
+from cowfs.format.checksum import of_table
+from cowfs.format.version import VERSION
 from cowfs.service.verify import Report, verify
 from cowfs.service.workspace import reading
 from cowfs.store.env import TABLES
@@ -79,19 +81,32 @@ class Hands:
         self.inos = inos
 
     def get(self, table: str, key: bytes) -> bytes:
+        """A value without its checksum."""
+        return of_table(table, VERSION).strip(key, self.stored(table, key))
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Write a record with the checksum that fits it."""
+        self.store(table, key, of_table(table, VERSION).seal(key, value))
+
+    def stored(self, table: str, key: bytes) -> bytes:
+        """A value with its checksum."""
         value = self._txn.get(key, db=self._tables[table])
         assert value is not None, f"the sample has no such record in {table}"
         return bytes(value)
 
-    def put(self, table: str, key: bytes, value: bytes) -> None:
-        self._txn.put(key, value, db=self._tables[table])
+    def store(self, table: str, key: bytes, stored: bytes) -> None:
+        """Write a record with any checksum."""
+        self._txn.put(key, stored, db=self._tables[table])
 
     def drop(self, table: str, key: bytes) -> None:
         assert self._txn.delete(key, db=self._tables[table]), f"no such record in {table}"
 
     def rows(self, table: str, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """(key, value without its checksum)."""
+        strip = of_table(table, VERSION).strip
         with self._txn.cursor(db=self._tables[table]) as cursor:
-            return [(bytes(k), bytes(v)) for k, v in cursor if bytes(k).startswith(prefix)]
+            found = [(bytes(k), bytes(v)) for k, v in cursor if bytes(k).startswith(prefix)]
+        return [(key, strip(key, stored)) for key, stored in found]
 
     # -- by the sample's names ----------------------------------------------------------------
 

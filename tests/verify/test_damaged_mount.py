@@ -15,6 +15,8 @@ import lmdb
 import pytest
 
 from cowfs.format import codec, keys
+from cowfs.format.checksum import of_table
+from cowfs.format.version import VERSION
 from cowfs.service.verify import Report, verify
 from cowfs.service.workspace import reading
 from cowfs.store.env import TABLES
@@ -43,11 +45,20 @@ class Store:
             env.close()
 
     def change(self, table: str, key: bytes, change: Callable[[bytes], bytes]) -> None:
-        """Replace a value."""
+        """Replace a value with one whose checksum is right."""
+        checksum = of_table(table, VERSION)
         with self._open(table) as (txn, db):
             old = txn.get(key, db=db)
             assert old is not None
-            txn.put(key, change(bytes(old)), db=db)
+            txn.put(key, checksum.seal(key, change(checksum.open(key, bytes(old)))), db=db)
+
+    def falsify(self, table: str, key: bytes) -> None:
+        """Flip two bits of a value, so that its checksum is wrong."""
+        with self._open(table) as (txn, db):
+            old = bytearray(txn.get(key, db=db) or b"")
+            old[0] ^= 4
+            old[-1] ^= 0x10
+            txn.put(key, bytes(old), db=db)
 
     def drop(self, table: str, key: bytes) -> None:
         """Take a record out."""
@@ -63,7 +74,7 @@ class Store:
         """Hash of a block of a file that has only one version."""
         with self._open("extent") as (txn, db), txn.cursor(db=db) as cursor:
             assert cursor.set_range(keys.extent_prefix(ino, number))
-            return bytes(cursor.value())
+            return of_table("extent", VERSION).open(bytes(cursor.key()), bytes(cursor.value()))
 
     def key(self, table: str, prefix: bytes) -> bytes:
         """The newest key that starts so."""

@@ -10,6 +10,7 @@ from tests.verify.test_checks import CASES
 
 ELSEWHERE = {
     "structure": "test_structure.py",
+    "record-checksum": "test_fields.py",
     "mount-entries": "test_mounted.py",
     "mount-attributes": "test_mounted.py",
     "mount-target": "test_mounted.py",

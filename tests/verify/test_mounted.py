@@ -16,6 +16,8 @@ import pytest
 
 from cowfs.client.rpc import Client
 from cowfs.format import codec, keys, records
+from cowfs.format.checksum import of_table
+from cowfs.format.version import VERSION
 from cowfs.service.verify import Report, verify
 from cowfs.service.workspace import ReadOnly, reading
 from cowfs.store.env import TABLES
@@ -71,7 +73,7 @@ class Checker:
             with env.begin(write=True) as txn:
 
                 def put(table: str, key: bytes, value: bytes) -> None:
-                    txn.put(key, value, db=tables[table])
+                    txn.put(key, of_table(table, VERSION).seal(key, value), db=tables[table])
 
                 yield put
         finally:

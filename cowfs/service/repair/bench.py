@@ -54,6 +54,8 @@ class Bench:
         self.scan = scan
         self.reader = scan.reader
         self.checks = {problem.check for problem in scan.report.problems}
+        if scan.falsified:
+            self.checks.add("record")  # which they are, for all that reads them
         self._txn = txn
         self._actions = actions
         self._waiting: dict[tuple[str, bytes], bytes | None] = {}

@@ -9,11 +9,9 @@ import uuid
 
 import msgspec
 
-from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records, version
 from cowfs.service.repair.bench import REBUILT, Bench
 from cowfs.service.repair.epochs import decodable, mend_epochs
-from cowfs.types import BLOCK_SIZE
 from cowfs.volume.volume import MAIN
 
 _CHECKS = {
@@ -109,11 +107,6 @@ def _meta(bench: Bench) -> None:
         bench.did(REBUILT, "meta", "applying", "dropped: `cowfs apply` starts anew")
     if "format" in bench.checks:
         created = epochs[0].opened if 0 in epochs else 0
-        record = records.FormatRecord(version.VERSION, 0, 0, uuid.uuid4().hex, created, BLOCK_SIZE)
-        try:
-            stored = records.decode(bench.get("meta", b"format") or b"", records.FormatRecord)
-            record = msgspec.structs.replace(stored, version=version.VERSION, uuid=record.uuid)
-        except DamagedRecordError:
-            pass
+        record = version.format_record(uuid.uuid4().hex, created)
         bench.put("meta", b"format", records.encode(record))
         bench.did(REBUILT, "meta", "format", f"version {record.version}, with a new uuid")

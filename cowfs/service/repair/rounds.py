@@ -13,6 +13,7 @@ from typing import Any
 from cowfs.errors import RepairRefusedError
 from cowfs.service.repair.bench import Action, Bench
 from cowfs.service.repair.blocks import Unreadable
+from cowfs.service.repair.checksums import mark_falsified, mend_bits
 from cowfs.service.repair.directories import mark_absent, mend_directories
 from cowfs.service.repair.history import mend_history
 from cowfs.service.repair.names import mend_names
@@ -58,7 +59,9 @@ def repair_records(
     dry_run: commit nothing. Raises RepairRefusedError when the store would not get better, and the
     errors of opening a store.
     """
-    opened = open_store(store, writable=True, damaged=True)
+    opened = open_store(
+        store, writable=True, damaged=True, upgrading=not dry_run, progress=progress
+    )
     done: Repaired | None = None
     try:
         with opened.begin(write=True) as txn:
@@ -122,7 +125,7 @@ def _turn(
 
 def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
     """One round: what can be found or told anew; marks only when there is nothing of that left."""
-    if mend_history(bench):
+    if mend_bits(bench) or mend_history(bench):
         return  # what else is wrong looks different now
     blocks = Unreadable(bench, bad)
     done = mend_things(bench)
@@ -131,4 +134,5 @@ def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
     if not done and not set_aside_strays(bench) and not mend_directories(bench):
         mark_absent(bench)
         mark_things(bench)
+        mark_falsified(bench)
         blocks.mark()

@@ -11,6 +11,7 @@ import stat
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.format.checksum import DAMAGED
 from cowfs.service.repair.bench import MARKED, REBUILT, RESTORED, Bench
 from cowfs.service.verify import LOST
 from cowfs.service.verify.report import text
@@ -260,7 +261,7 @@ def _lookup(bench: Bench, parent: int, name: bytes) -> BaseEntry | None:
 def _attributes(bench: Bench) -> None:
     """The first byte of an attribute's value is always 1."""
     for key, value in bench.reader.scan("xattr"):
-        if len(key) >= 17 and value and value[0] != 1:
+        if len(key) >= 17 and value and value[0] != 1 and value != DAMAGED:
             bench.put("xattr", key, b"\1" + value[1:])
             thing = f"{keys.unpack_id(key)} {text(keys.xattr_name(key))}"
             bench.did(REBUILT, "xattr", thing, "its first byte is 1")

@@ -286,7 +286,7 @@ class Blocks:
                     used = self._used.starting_with(first)
                 if digest[:_PREFIX] not in used:
                     count += 1
-                    size += len(cursor.value())
+                    size += len(cursor.stored())
                 found = cursor.next()
         scan.progress("unused", total, total)
         if count:

@@ -94,7 +94,7 @@ def _format(scan: Scan) -> None:
         scan.problem("format", "meta", "format", "it is missing")
         return
     try:
-        record = records.decode(value, records.FormatRecord)
+        record = version.decode_format(value)
     except DamagedRecordError as error:
         scan.problem("format", "meta", "format", error.details["detail"])
         return
@@ -207,6 +207,7 @@ def _checkpoints(scan: Scan) -> _Checkpoints:
 
 def _labels(scan: Scan, checkpoints: _Checkpoints) -> None:
     labels = {}
+    damaged = len(scan.falsified)
     for key, value in scan.each("label"):
         label, target = key.decode("latin-1"), value.decode("latin-1")
         labels[label] = target
@@ -217,6 +218,7 @@ def _labels(scan: Scan, checkpoints: _Checkpoints) -> None:
         elif record.label != label:
             detail = f"checkpoint {target} has the label {record.label!r}"
             scan.problem("label", "label", label, detail, checkpoints=[target])
+    labels.update((key.decode("latin-1"), "") for _, key in scan.falsified[damaged:])
     for record in checkpoints.values():
         if record.label and record.label not in labels:
             detail = f"the label {record.label!r} of checkpoint {record.id} is missing"

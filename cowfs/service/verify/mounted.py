@@ -63,6 +63,13 @@ class _Stored:
             ino = found[0]
         return ino
 
+    def entries(self, ino: int) -> tuple[list[tuple[bytes, int, int]], set[bytes]]:
+        """(name, ino, kind) of a directory, and the names that are damaged; those are reported by
+        the checks of the store."""
+        damaged: set[bytes] = set()
+        found = list(self.snapshot.entries(ino, lambda name, _: damaged.add(name)))
+        return found, damaged
+
     def origin(self, thing: int) -> records.OriginRecord | None:
         value = self.reader.get("origin", thing.to_bytes(8, "big"))
         return records.unpack_origin(value) if value is not None else None
@@ -135,7 +142,7 @@ class Comparison:
                     unlisted.append(path)
                     continue
                 yield from self._entries(stored, path, ino)
-                children = list(stored.snapshot.entries(ino))
+                children, _ = stored.entries(ino)
             except DamagedRecordError:
                 continue  # reported by the checks of the store
             for name, child, kind in children:
@@ -212,7 +219,8 @@ class Comparison:
         record = stored.snapshot.inode(ino)
         if record is None or not stat.S_ISDIR(record.mode) or stored.unlisted(ino):
             return
-        known = {name: kind == _DIRECTORY for name, _, kind in stored.snapshot.entries(ino)}
+        entries, damaged = stored.entries(ino)
+        known = {name: kind == _DIRECTORY for name, _, kind in entries}
         try:
             shown = dict(self._listing(path))
         except PermissionError:
@@ -222,7 +230,7 @@ class Comparison:
             yield self._difference("mount-entries", path, f"cannot be listed: {error.strerror}")
             return
         self._count("mount directories")
-        for name in sorted(known.keys() ^ shown.keys()):
+        for name in sorted((known.keys() ^ shown.keys()) - damaged):
             where = "stored, but not mounted" if name in known else "mounted, but not stored"
             detail = f"{os.fsdecode(name)!r} is {where}"
             yield self._difference("mount-entries", path, detail)

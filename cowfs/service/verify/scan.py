@@ -6,7 +6,6 @@ Threading: owned by the thread that verifies.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
@@ -19,6 +18,8 @@ from cowfs.volume.base import Base
 
 LOST = b"lost\0"
 """Keys of `meta` that begin so mark what a repair found to be lost: table, NUL, key follow."""
+_OF_INODES = frozenset({"inode", "dirent", "link", "xattr"})
+"""Tables whose keys begin with an inode number."""
 _EVERY = 4096
 _PATH_STATES = 32
 """States in which the paths of one thing are looked up; more would show the same names."""
@@ -32,13 +33,14 @@ class Scan:
     with a problem of their own; what only follows from it is not reported again. derived: problems
     of inodes that may only follow: (check, ino, detail, epoch, newer epochs). largest: the
     largest inode number or content id in use. unreadable: tables whose pages are damaged. lost:
-    marks of what is known to be lost, as (table, NUL, key).
+    marks of what is known to be lost, as (table, NUL, key). falsified: (table, key) of records
+    whose checksum is wrong; for everybody else they do not decode.
     """
 
     def __init__(
         self, reader: Reader, base: Base | None, report: Report, progress: Progress
     ) -> None:
-        self.reader = reader
+        self.reader = Reader(reader.store, reader.txn.examining())
         self.base = base
         self.report = report
         self.progress = progress
@@ -48,6 +50,7 @@ class Scan:
         self.largest = 0
         self.unreadable: set[str] = set()
         self.lost: set[bytes] = set()
+        self.falsified: list[tuple[str, bytes]] = []
         self.derived: list[tuple[str, int, str, int, tuple[int, ...]]] = []
         self._cursors: dict[str, Cursor] = {}
 
@@ -59,20 +62,38 @@ class Scan:
 
     def entries(self, table: str) -> int:
         """How many records a table has."""
-        txn = cast(Any, self.reader.txn)
-        return int(txn.stat(self.reader.store.tables[table])["entries"])
+        return self.reader.txn.stat(self.reader.store.tables[table])["entries"]
 
     def each(self, table: str, *, shown: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """All records of a table in key order, counted; with progress, when `shown`."""
+        """All records of a table in key order, counted; with progress, when `shown`. Those whose
+        checksum is wrong are noted and left out."""
         total, done = self.entries(table), 0
-        for record in self.reader.scan(table):
-            if shown and not done % _EVERY:
-                self.progress(table, done, total)
-            done += 1
-            yield record
+        opened = self.reader.store.tables[table].checksum.open
+        with self.reader.txn.cursor(db=self.reader.store.tables[table]) as cursor:
+            found = cursor.set_range(b"")
+            for key, stored in cursor.following() if found else ():
+                if shown and not done % _EVERY:
+                    self.progress(table, done, total)
+                done += 1
+                try:
+                    value = opened(key, stored)
+                except DamagedRecordError:
+                    self._falsified(table, key)
+                    continue
+                yield key, value
         if shown:
             self.progress(table, total, total)
         self.report.checked[table] += done
+
+    def _falsified(self, table: str, key: bytes) -> None:
+        self.falsified.append((table, key))
+        if table in _OF_INODES:
+            self.suspects.add(keys.unpack_id(key))
+
+    def stored(self, table: str, key: bytes) -> bytes:
+        """A value with its checksum; b"" when there is none."""
+        cursor = self.cursor(table)
+        return cursor.stored() if cursor.set_range(key) and cursor.key() == key else b""
 
     def cursor(self, table: str) -> Cursor:
         """A cursor that the checks share: position it before each use."""
@@ -96,6 +117,7 @@ class Scan:
         for cursor in self._cursors.values():
             cursor.close()
         self._cursors.clear()
+        self.reader.close()
 
     # -- problems -----------------------------------------------------------------------------
 
