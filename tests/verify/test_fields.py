@@ -249,7 +249,7 @@ def test_a_flipped_bit_anywhere(sound_sample: Sample, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", fields())
-def test_another_value_with_a_right_checksum(sample: Sample, field: str) -> None:
+def test_another_value_of_each_field(sample: Sample, field: str) -> None:
     table, _, name = field.partition(".")
     values = []
     with sample.open() as hands:
