@@ -226,3 +226,10 @@ def test_every_feature_is_proved_by_tests_that_exist() -> None:
         for file, name in references:
             assert (ROOT / file).exists(), f"{row}: {file}"
             assert name in names_of_tests(ROOT / file), f"{row}: {file}::{name}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_test_that_a_page_names_exists(path: Path) -> None:
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text(encoding="utf-8")):
+        assert (ROOT / file).exists(), file
+        assert name in names_of_tests(ROOT / file), f"{file}::{name}"
