@@ -228,7 +228,7 @@ def test_every_feature_is_proved_by_tests_that_exist() -> None:
             assert name in names_of_tests(ROOT / file), f"{row}: {file}::{name}"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_test_that_a_page_names_exists(path: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text(encoding="utf-8")):
         assert (ROOT / file).exists(), file
