@@ -26,13 +26,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
-from zlib import crc32
 
 import lmdb
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.format.checksum import FORMAT_KEY, of_table
 from cowfs.format.records import FormatRecord
+from cowfs.format.version import VERSION, decode_format
 from cowfs.store.env import TABLES
 from cowfs.store.pages import (
     ALSO_FREE,
@@ -63,6 +64,7 @@ _VERSIONED = ("inode", "dirent", "link", "xattr", "extent")
 _HISTORY = ("epoch", "checkpoint", "label", "operation", "branch")
 _TOLD_ELSEWHERE = {"link", "change", "label", "hardlink", "meta"}
 """Tables that can be made of others, or of the snapshot before, without a loss."""
+_CHECKSUMS = {table: of_table(table, VERSION) for table in TABLES if table != "block"}
 _LONG_HEADER = 16
 """Bytes before a value that has pages of its own."""
 
@@ -162,17 +164,18 @@ class Harvest(PageCheck):
         return Count(table, found, wanted)
 
     @property
-    def _format(self) -> FormatRecord | None:
-        stored = dict(self.records("meta")).get(b"format")
+    def format(self) -> FormatRecord | None:
+        """The format record, None when it was not found."""
+        stored = dict(self.records("meta")).get(FORMAT_KEY)
         try:
-            return records.decode(stored or b"", FormatRecord)
+            return decode_format(stored or b"")
         except DamagedRecordError:
             return None
 
     @property
     def version(self) -> int:
         """Of the format: what its record says or, when that is lost, what others look like."""
-        if (found := self._format) is not None:
+        if (found := self.format) is not None:
             return found.version
         some = ((t, r) for t in self.names for r in self.records(t) if t != "block")
         table, (key, value) = next(some, ("", (b"", b"")))
@@ -323,10 +326,10 @@ class Harvest(PageCheck):
     def fill_from(self, before: Harvest) -> None:
         """Take what is missing from an older snapshot of the same file, if it is the same now."""
         sealed = {0}
-        tail = checksum_size(before.version)
-        for key, value in before.records("epoch"):
+        checksum = of_table("epoch", before.version)
+        for key, stored in before.records("epoch"):
             try:
-                record = records.decode(value[: len(value) - tail], records.EpochRecord)
+                record = records.decode(checksum.open(key, stored), records.EpochRecord)
             except DamagedRecordError:
                 continue
             if record.sealed:
@@ -383,11 +386,11 @@ class Harvest(PageCheck):
                         cursor.putmulti(batch, append=True)
                     done += len(batch)
                     progress("records", done, total)
-                if table == "meta" and self._format is None and self.version == 1:
+                if table == "meta" and self.format is None and self.version == 1:
                     # Without it the store would be taken for one of this program's version.
                     new = FormatRecord(1, 0, 0, uuid.uuid4().hex, 0, BLOCK_SIZE)
                     with env.begin(write=True) as txn:
-                        txn.put(b"format", records.encode(new), db=db)
+                        txn.put(FORMAT_KEY, records.encode(new), db=db)
             env.sync(True)
         finally:
             env.close()
@@ -450,29 +453,22 @@ def best_harvest(path: Path, progress: Progress | None = None) -> Harvest:
     return found
 
 
-def table_of(key: bytes, value: bytes) -> str:
+def table_of(key: bytes, stored: bytes) -> str:
     """The table that a record belongs to, by its checksum or hash; "" when it is damaged."""
-    for table in TABLES:
-        if has_checksum(table, key, value):
+    for table in _CHECKSUMS:
+        if has_checksum(table, key, stored):
             return table
-    return "block" if _is_block(key, value) else ""
+    return "block" if _is_block(key, stored) else ""
 
 
-def has_checksum(table: str, key: bytes, value: bytes) -> bool:
+def has_checksum(table: str, key: bytes, stored: bytes) -> bool:
     """Whether a stored value belongs to this table and key, and is whole."""
-    if table == "block":
+    if (table, key) != ("meta", FORMAT_KEY):
+        return table in _CHECKSUMS and _CHECKSUMS[table].matches(key, stored)
+    try:
+        return bool(decode_format(stored))
+    except DamagedRecordError:
         return False
-    if (table, key) == ("meta", b"format"):
-        try:
-            return bool(records.decode(value, records.FormatRecord))
-        except DamagedRecordError:
-            return False
-    return crc32(key + value[:-4], crc32(table.encode() + b"\0")).to_bytes(4, "big") == value[-4:]
-
-
-def checksum_size(version: int) -> int:
-    """Bytes that a checksum takes at the end of a value."""
-    return 4 if version > 1 else 0
 
 
 def _is_block(key: bytes, value: bytes) -> bool:

@@ -15,19 +15,23 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from cowfs import __version__
 from cowfs.errors import (
     CowfsError,
     DamagedRecordError,
     RepairNoRoomError,
     RepairRefusedError,
+    StoreFormatError,
     StoreMissingError,
 )
+from cowfs.format.version import unreadable_reason
 from cowfs.service.repair.bench import MARKED, RESTORED, Action, Bench
 from cowfs.service.repair.history import mend_history
 from cowfs.service.repair.losses import fill_gaps, tell_undone
 from cowfs.service.repair.rounds import Repaired, repair_records
 from cowfs.service.verify import Progress, Report, Scan, examine
 from cowfs.store.env import TABLES, LmdbError, lock_owner, open_store, store_exists, sync_directory
+from cowfs.store.files import lock_directory
 from cowfs.store.pages import DamagedFileError, PageCheck
 from cowfs.store.room import SLACK_BYTES, is_full
 from cowfs.store.salvage import Harvest, best_harvest
@@ -63,12 +67,14 @@ def rebuild(store: Path, base: Base | None, *, dry_run: bool, progress: Progress
     """
     if not store_exists(store):
         raise StoreMissingError(path=str(store))
-    owner = lock_owner(store)
-    directory = store / _DIRECTORY
+    owner, directory = lock_owner(store), store / _DIRECTORY
+    place = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        lock_directory(store, place)
         reached("salvage.begin")
         shutil.rmtree(directory, ignore_errors=True)  # of a repair that was interrupted
         with _harvested(store, progress) as harvest:
+            _see_that_it_is_known(store, harvest)
             before, actions = _damage(harvest), _told(harvest)
             _require_room(store, harvest)
             directory.mkdir(mode=0o700)
@@ -82,6 +88,7 @@ def rebuild(store: Path, base: Base | None, *, dry_run: bool, progress: Progress
         return Repaired([*actions, *done.actions], before, done.after, kept)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+        os.close(place)
         os.close(owner)
 
 
@@ -95,6 +102,13 @@ def _harvested(store: Path, progress: Progress) -> Iterator[Harvest]:
         yield harvest
     finally:
         harvest.close()
+
+
+def _see_that_it_is_known(store: Path, harvest: Harvest) -> None:
+    """Raises StoreFormatError for a store of a newer version."""
+    record = harvest.format
+    if record is not None and (reason := unreadable_reason(record)):
+        raise StoreFormatError(path=str(store), detail=reason, version=__version__)
 
 
 def _damage(harvest: Harvest) -> Report:
