@@ -4,6 +4,8 @@ shows afterwards is what it showed before, or an error; never anything else."""
 from __future__ import annotations
 
 import errno
+import gzip
+import json
 import os
 import random
 import shutil
@@ -25,9 +27,12 @@ from cowfs.format.version import VERSION, decode_format, sealed
 from cowfs.service.repair import Repaired
 from cowfs.service.verify.pages import verify_pages
 from cowfs.store import steps
-from cowfs.store.env import TABLES, lock_owner
+from cowfs.store.env import TABLES, lock_owner, open_store
 from cowfs.store.pages import read_metas
+from cowfs.store.snapshot import Reader
 from tests.crash.forks import Child
+from tests.store import version_1
+from tests.store.version_1.states import states
 from tests.support.volumes import Rig
 from tests.verify.large import PAGE, Tree, a_page, build_large, pages, read, tree_of, write
 from tests.verify.sample import Sample
@@ -474,6 +479,29 @@ def test_a_store_of_a_newer_version_is_left_alone(large: Sample) -> None:
     with pytest.raises(StoreFormatError):
         mend(large)
     assert data_of(large) == before
+
+
+@pytest.mark.parametrize("table", ["(free list)", "link", "change", "label"])
+def test_a_store_of_version_1(tmp_path: Path, table: str) -> None:
+    """It has no checksums: sound pages are taken, what is told elsewhere is made anew. The store is
+    upgraded by the way."""
+    old = tmp_path / "store"
+    old.mkdir()
+    where = Path(version_1.__file__).parent
+    (old / "data.mdb").write_bytes(gzip.decompress((where / "store.gz").read_bytes()))
+    (tmp_path / "base").mkdir()
+    sample = Sample(old, tmp_path / "base", {}, {})
+    zero(sample, a_page(sample, table, "leaf"))
+    before = data_of(sample)
+    done = mend(sample, with_base=False)
+    assert Path(done.kept).read_bytes() == before
+    store = open_store(old, writable=False)
+    try:
+        assert store.version == VERSION
+        with Reader(store) as reader:
+            assert states(reader) == json.loads((where / "states.json").read_text("utf-8"))
+    finally:
+        store.close()
 
 
 def test_what_an_interrupted_repair_left_goes_with_the_next(large: Sample) -> None:
