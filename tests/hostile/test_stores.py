@@ -19,9 +19,11 @@ from cowfs.service.apply import apply
 from cowfs.service.export import export_tree
 from cowfs.service.sealing import Pace, seal
 from cowfs.service.workspace import ReadOnly, reading
+from tests.cli.command import Cowfs
 from tests.hostile import stores
 from tests.support.volumes import AUTHOR, Rig
 from tests.verify.sample import Hands, Sample
+from tests.verify.test_structure import leaf_of
 
 COUNT = 100
 """More by `python -m tests.hostile.stores --count N`."""
@@ -140,3 +142,34 @@ def test_reading_ends(sample: Sample, make: Callable[[Hands], None]) -> None:
             assert stores.outcome(use, place) in ("done", "refused"), use.__name__
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+# -- by the command -----------------------------------------------------------------------------
+
+
+def test_the_command_refuses_what_lmdb_would_stumble_over(
+    cowfs: Cowfs, project: Path, needs_fuse: None
+) -> None:
+    """Each command that would read or write the file; `verify` says what is damaged. The file is a
+    copy, as somebody else's would be."""
+    cowfs.in_process = True
+    cowfs.ok("mount", "--store", cowfs.top / "store", project)
+    cowfs.ok("unmount", project)
+    store, sound = cowfs.top / "store", cowfs.top / "sound"
+    os.rename(store / "data.mdb", sound)
+    shutil.copy(sound, store / "data.mdb")
+    assert cowfs.ok("log", cwd=project)["checkpoints"]  # a sound copy is as good
+    page = leaf_of(Sample(store, project, {}, {}), "inode")
+    with open(store / "data.mdb", "r+b") as file:
+        file.seek(page * stores.PAGE + 16)
+        file.write(b"\xf8\xff")  # where its first node is
+    cowfs.cwd = project
+    commands: list[tuple[str, ...]] = [("mount", "."), ("log",), ("diff",), ("apply",)]
+    for command in [*commands, ("checkpoint",), ("export", "@", "../out")]:
+        error = cowfs.fails(*command)
+        assert error["code"] == "COWFS_STORE_DAMAGED", command
+        assert f"page {page} of its table inode" in error["message"]
+    report = cowfs.run("verify", "--json").document
+    assert report["error"]["code"] == "COWFS_VERIFY_FAILED"
+    shutil.copy(sound, store / "data.mdb")
+    cowfs.ok("mount", ".")
