@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import secrets
 import time
@@ -25,7 +26,10 @@ from cowfs.store.guard import file_number, must_be_safe
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.store.upgrade import Progress, silent
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
+from cowfs.volume.devices import follow_device
 from cowfs.volume.volume import MAIN, Volume, create_volume, open_volume
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = "workspace.json"
 
@@ -100,8 +104,14 @@ def open_for_writing(
     must_be_safe(store, known.file if known is not None else 0)
     with _damage_is_told(store):
         volume = _open_or_create(store, base_fd, progress)
-    if known is not None:
-        volume.writer.set_quota(known.quota)
+    try:
+        if known is not None:
+            volume.writer.set_quota(known.quota)
+        if follow_device(volume):
+            log.info("the base is on a device with another number than before")
+    except BaseException:
+        volume.close()
+        raise
     return volume
 
 

@@ -75,3 +75,23 @@ def free_bytes(directory: Path) -> int:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@contextlib.contextmanager
+def attached(image: Path, at: Path) -> Iterator[str]:
+    """Mount the image of a file system at `at` by the first loop device that is free; yields its
+    path. Afterwards the device is free again."""
+    found = subprocess.run(
+        ["losetup", "-f", "--show", str(image)], capture_output=True, timeout=60, check=False
+    )
+    if found.returncode:
+        pytest.skip(f"no loop device: {found.stderr.decode().strip()}")
+    device = found.stdout.decode().strip()
+    try:
+        _run("mount", device, str(at))
+        try:
+            yield device
+        finally:
+            _run("umount", str(at))
+    finally:
+        _run("losetup", "-d", device)
