@@ -10,7 +10,6 @@ Threading: a tree belongs to the thread that opened its workspace.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable, Hashable, Iterator
@@ -23,6 +22,7 @@ from cowfs.errors import (
     UnknownPathError,
 )
 from cowfs.format import keys, records
+from cowfs.service.blocks import Block, Contents, Stored, Unlisted, base_error
 from cowfs.service.selectors import Point
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.lineage import Lineage
@@ -41,11 +41,6 @@ _KINDS = {
     stat.S_IFCHR: "character device",
     stat.S_IFBLK: "block device",
 }
-
-Block = tuple[int, Hashable, Callable[[], bytes]]
-"""One block that may have bytes other than zero: its number, a key (two blocks with equal keys
-have equal bytes) and what reads it. What is read may be shorter than the block: zeros follow."""
-
 
 Failed = Callable[[bytes, CowfsError], None]
 """Told of a path that cannot be read, and why."""
@@ -170,8 +165,12 @@ class Node:
         if not self.is_file:
             return iter(())
         if self._place is not None:
-            return self._tree._unlisted_blocks(self)
-        return self._tree._stored_blocks(self)
+            assert self._fingerprint is not None
+            return self._tree.contents.unlisted(
+                Unlisted(self.path, self._place, self.size, self._fingerprint, self.identity)
+            )
+        file = Stored(self.path, self._content, self.size, self._base_size)
+        return self._tree.contents.stored(file)
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) of everything that is not a hole, ascending, at most 64 KiB each.
@@ -234,6 +233,7 @@ class Tree:
         self.point = point
         self.reader = workspace.reader
         self.snapshot: Snapshot = workspace.snapshot(point)
+        self.contents = Contents(self.snapshot, workspace.base)
         self._start = Snapshot(self.reader, Lineage(((0, 0),)))
         self._paths: dict[int, bytes | None] = {ROOT_INO: b""}
 
@@ -285,7 +285,7 @@ class Tree:
         try:
             entry = base.lookup(join(place, name))
         except OSError as error:
-            raise self._base_error(directory, error) from None
+            raise base_error(directory.path, error) from None
         return self._base_node(directory, place, entry) if entry else None
 
     def entries(self, directory: Node, failed: Failed | None = None) -> Iterator[Node]:
@@ -326,7 +326,7 @@ class Tree:
         try:
             listing = base.scan(place)
         except OSError as error:
-            raise self._base_error(directory, error) from None
+            raise base_error(directory.path, error) from None
         return [self._base_node(directory, place, entry) for entry in listing]
 
     def walk(self, top: Node | None = None, failed: Failed | None = None) -> Iterator[Node]:
@@ -386,41 +386,19 @@ class Tree:
 
     # -- the base directory -----------------------------------------------------------------------
 
-    def origin(self, thing: int) -> records.OriginRecord | None:
-        """Where a directory (by ino) or a content lies in the base; None when it never did."""
-        value = self.reader.get("origin", keys.pack_id(thing))
-        return records.unpack_origin(value) if value is not None else None
-
-    def base_path(self, origin: records.OriginRecord) -> bytes:
-        """Path of a thing relative to the base directory. Raises DamagedRecordError."""
-        parts = []
-        while origin.parent:
-            parts.append(origin.name)
-            above = self.origin(origin.parent)
-            if above is None or len(parts) > 65536:
-                raise DamagedRecordError(what="origin record", detail=f"of {origin.name!r}")
-            origin = above
-        return b"/".join(reversed(parts))
-
     def _base_place(self, directory: Node) -> bytes | None:
         """Where the entries of a directory must be listed in the base, None for the store."""
         if directory._place is not None:
             return directory._place
-        origin = self.origin(directory.ino)
+        origin = self.contents.origin(directory.ino)
         if origin is None or origin.state == records.ORIGIN_DONE:
             return None
         if origin.state == records.ORIGIN_LOST:
             raise self._unlisted_error(directory, "it was removed outside before it was read")
-        return self.base_path(origin)
+        return self.contents.base_path(origin)
 
     def _unlisted_error(self, directory: Node, detail: str) -> ContentLostError:
         return ContentLostError(path=_text(directory.path) or ".", detail=detail)
-
-    def _base_error(self, node: Node, error: OSError) -> ContentLostError | PermissionDeniedError:
-        if error.errno in (errno.EACCES, errno.EPERM):
-            return PermissionDeniedError(detail=f"{_text(node.path) or '.'} in the base directory")
-        detail = f"the base directory cannot be read: {error.strerror}"
-        return ContentLostError(path=_text(node.path) or ".", detail=detail)
 
     def _base_node(self, directory: Node, place: bytes, entry: BaseEntry) -> Node:
         path = join(directory.path, entry.name)
@@ -453,162 +431,6 @@ class Tree:
                 if record.ino == ino and recorded_fingerprint(record) == seen:
                     return ino
         return 0
-
-    # -- content --------------------------------------------------------------------------------
-
-    def _stored_blocks(self, node: Node) -> Iterator[Block]:
-        content, size, base_size = node._content, node.size, node._base_size
-        origin = self.origin(content) if base_size else None
-        reachable = origin is not None and origin.state != records.ORIGIN_DONE
-        base_end = min(base_size, size) if reachable else 0
-        at = 0
-        for number, epoch, digest in self._extents(content):
-            start = number * BLOCK_SIZE
-            if start >= size:
-                break
-            if at < min(start, base_end):
-                yield from self._base_blocks(node, at, min(start, base_end))
-            at = start + BLOCK_SIZE
-            # Extents of epoch 0 are sealed base content: they count only up to base_size.
-            limit = min(BLOCK_SIZE, size - start)
-            if not epoch:
-                limit = min(limit, base_size - start)
-            if digest and limit > 0:
-                yield number, (digest, limit), _Load(self.snapshot, digest, limit)
-        if at < base_end:
-            yield from self._base_blocks(node, at, base_end)
-
-    def _extents(self, content: int) -> Iterator[tuple[int, int, bytes]]:
-        """(block number, epoch, hash or b"" for a hole), ascending.
-
-        A block that was given back to the base is what sealing stored of it, or not listed.
-        """
-        visible = self.snapshot.lineage.visible
-        prefix = keys.pack_id(content)
-        done = -1
-        for key, digest in self.reader.scan("extent", prefix):
-            number = keys.extent_block(key)
-            if number == done:
-                continue
-            epoch = keys.epoch_of(key)
-            if not visible(epoch):
-                continue
-            done = number
-            if digest == records.EXTENT_BASE:
-                sealed = self.reader.get("extent", keys.extent_key(content, number, 0))
-                if sealed is None:
-                    continue
-                epoch, digest = 0, sealed
-            yield number, epoch, digest
-
-    def _base_blocks(self, node: Node, start: int, end: int) -> Iterator[Block]:
-        """Blocks [start, end) of a content that come from the base file; start is aligned."""
-        try:
-            fd = self._open_base(node)
-        except (ContentLostError, PermissionDeniedError) as error:
-            for number in range(start // BLOCK_SIZE, -(-end // BLOCK_SIZE)):
-                yield number, (node._content, number), _Fail(error)
-            return
-        yield from _file_blocks(node, fd, start, end, node._content)
-
-    def _open_base(self, node: Node) -> int:
-        """A descriptor of the base file behind a content; the caller closes it."""
-        content = node._content
-        path, base = _text(node.path), self.workspace.base
-        origin = self.origin(content)
-        if base is None or origin is None:
-            raise ContentLostError(path=path, detail="the base directory is not there")
-        value = self.reader.get("base", keys.base_key(origin.parent, origin.name))
-        entry = records.unpack_base(value) if value is not None else None
-        if origin.state == records.ORIGIN_LOST or entry is None or entry.content != content:
-            raise ContentLostError(path=path, detail="its base file was changed outside")
-        try:
-            fd = base.cached_file(content, self.base_path(origin), recorded_fingerprint(entry))
-        except OSError as error:
-            raise self._base_error(node, error) from None
-        if fd is None:
-            raise ContentLostError(path=path, detail="its base file was changed outside")
-        # The base closes its own descriptor when many others are opened meanwhile.
-        return os.dup(fd)
-
-    def _unlisted_blocks(self, node: Node) -> Iterator[Block]:
-        base = self.workspace.base
-        assert base is not None
-        assert node._place is not None
-        try:
-            fd = base.open_file(node._place)
-        except OSError as error:
-            raise self._base_error(node, error) from None
-        if fingerprint(os.fstat(fd)) != node._fingerprint:
-            os.close(fd)
-            raise ContentLostError(path=_text(node.path), detail="it is being changed outside")
-        yield from _file_blocks(node, fd, 0, node.size, node.identity)
-
-
-class _Load:
-    """Reads one stored block."""
-
-    __slots__ = ("digest", "limit", "snapshot")
-
-    def __init__(self, snapshot: Snapshot, digest: bytes, limit: int) -> None:
-        self.snapshot = snapshot
-        self.digest = digest
-        self.limit = limit
-
-    def __call__(self) -> bytes:
-        data = self.snapshot.block(self.digest)
-        return data if len(data) <= self.limit else data[: self.limit]
-
-
-class _Fail:
-    """A block that cannot be read."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def __call__(self) -> bytes:
-        raise self.error
-
-
-class _LoadBase:
-    """Reads one block of an open base file."""
-
-    __slots__ = ("fd", "node", "offset", "size")
-
-    def __init__(self, node: Node, fd: int, offset: int, size: int) -> None:
-        self.node = node
-        self.fd = fd
-        self.offset = offset
-        self.size = size
-
-    def __call__(self) -> bytes:
-        try:
-            data = os.pread(self.fd, self.size, self.offset)
-        except OSError as error:
-            raise self.node._tree._base_error(self.node, error) from None
-        if len(data) != self.size:
-            raise ContentLostError(path=_text(self.node.path), detail="it is being cut outside")
-        return data
-
-
-def _file_blocks(node: Node, fd: int, start: int, end: int, key: Hashable) -> Iterator[Block]:
-    """Blocks [start, end) of a base file without its holes. Closes `fd`."""
-    try:
-        while start < end:
-            try:
-                start = max(start, os.lseek(fd, start, os.SEEK_DATA) & -BLOCK_SIZE)
-            except OSError as error:
-                if error.errno == errno.ENXIO:
-                    return  # only a hole follows
-            if start >= end:
-                return
-            number, size = start // BLOCK_SIZE, min(BLOCK_SIZE, end - start)
-            yield number, (key, number, size), _LoadBase(node, fd, start, size)
-            start += BLOCK_SIZE
-    finally:
-        os.close(fd)
 
 
 def _zeros(count: int) -> Iterator[bytes]:
