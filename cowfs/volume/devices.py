@@ -11,13 +11,17 @@ Threading: owned by the volume's thread, before it serves anything.
 
 from __future__ import annotations
 
+import logging
 import os
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.types import ROOT_INO
 from cowfs.volume.base import Base, fingerprint
 from cowfs.volume.importing import ROOT_KEY, recorded_fingerprint
 from cowfs.volume.volume import Volume
+
+log = logging.getLogger(__name__)
 
 
 def follow_device(volume: Volume) -> bool:
@@ -27,22 +31,40 @@ def follow_device(volume: Volume) -> bool:
     if base is None:
         return False
     now = os.fstat(base.fd).st_dev
-    before = _former_device(volume, base, now)
-    if before is None:
+    try:
+        before = _former_device(volume, base, now)
+        if before is None:
+            return False
+        bases, links = _renumbered(volume, before, now)
+    except DamagedRecordError as error:
+        log.warning("the number of the base's device is not looked at: %s", error)
         return False
-    reader, extra = volume.reader, volume.extra
-    for key, value in reader.scan("base"):
-        record = records.unpack_base(value)
-        if record.dev == before:
-            extra.put("base", key, records.pack_base(record._replace(dev=now)))
-    for key, value in reader.scan("hardlink", keys.pack_id(before)):
+    extra = volume.extra
+    for table, key, value in bases:
+        extra.put(table, key, value)
+    for key, value in links:
         extra.delete("hardlink", key)
         extra.put("hardlink", keys.pack_id(now) + key[8:], value)
-    root = reader.get("meta", ROOT_KEY)
-    if root is not None and (record := records.unpack_base(root)).dev == before:
-        extra.put("meta", ROOT_KEY, records.pack_base(record._replace(dev=now)))
     volume.sync()
     return True
+
+
+def _renumbered(
+    volume: Volume, before: int, now: int
+) -> tuple[list[tuple[str, bytes, bytes]], list[tuple[bytes, bytes]]]:
+    """(table, key, new value) of what names the device, and the records whose keys do."""
+    reader = volume.reader
+    rows = [("base", key, value) for key, value in reader.scan("base")]
+    root = reader.get("meta", ROOT_KEY)
+    if root is not None:
+        rows.append(("meta", ROOT_KEY, root))
+    found = [(table, key, records.unpack_base(value)) for table, key, value in rows]
+    bases = [
+        (table, key, records.pack_base(record._replace(dev=now)))
+        for table, key, record in found
+        if record.dev == before
+    ]
+    return bases, list(reader.scan("hardlink", keys.pack_id(before)))
 
 
 def _former_device(volume: Volume, base: Base, now: int) -> int | None:

@@ -34,7 +34,8 @@ def renumber(rig: Rig, number: int) -> None:
     with store.begin(write=True) as txn:
         for table in ("base", "hardlink", "meta"):
             with txn.cursor(store.tables[table]) as cursor:
-                rows = list(cursor)
+                cursor.set_range(b"")
+                rows = [(key, cursor.open(key, stored)) for key, stored in cursor.following()]
             for key, value in rows:
                 if table == "hardlink":
                     assert key[:8] == keys.pack_id(now)
