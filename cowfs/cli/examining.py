@@ -210,6 +210,9 @@ def _copy(base: str, store: str) -> Iterator[Finding]:
         detail = f"its store was upgraded; {KEPT} ({size >> 20:,} MiB) is the one of before"
         advice = f"`cowfs -C {base} verify` removes it when the new one is sound."
         yield Finding(NOTE, base, detail, advice)
+    for path in sorted(Path(store).glob("data.mdb.damaged*")):
+        detail = f"a repair kept the damaged file {path} ({path.stat().st_size >> 20:,} MiB)"
+        yield Finding(NOTE, base, detail, "Delete it when nothing in it is wanted any more.")
 
 
 def _daemon(base: str, store: str) -> Finding:

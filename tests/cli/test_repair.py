@@ -93,6 +93,8 @@ def test_a_file_with_damaged_pages(cowfs: Cowfs, mounted: Path) -> None:
     cowfs.ok("mount", mounted)
     assert (mounted / "new").read_bytes() == b"new content\n"
     assert cowfs.ok("verify", cwd=mounted)["problems"] == []
+    told = cowfs.run("doctor", "--json", cwd=mounted).document["findings"]
+    assert any(f"{store}/data.mdb.damaged" in row["detail"] for row in told)
 
 
 def test_options_that_need_others(cowfs: Cowfs, damaged: tuple[Path, bytes]) -> None:
