@@ -132,7 +132,7 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
             raise ApplyConflictError(
                 path=path or ".", detail=error.strerror or str(error)
             ) from None
-        result.problems = executor.problems
+        result.problems = executor.problems.rows
     reached("apply.written")
     _syncfs(volume.base.fd)
     reached("apply.synced")

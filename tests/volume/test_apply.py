@@ -16,7 +16,7 @@ import pytest
 from cowfs.errors import ApplyConflictError
 from cowfs.service.apply import Applied, apply
 from cowfs.service.applying import attributes as applied_attributes
-from cowfs.service.applying import executor, reach, staging
+from cowfs.service.applying import executor, finishing, reach, staging
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, sealing
 from cowfs.volume.base import STAGING
@@ -477,7 +477,7 @@ def test_stopped_at_every_call(
         tree = rig.tree()
         stopping = StoppingOs(stop_at)
         with monkeypatch.context() as patch:
-            for module in (executor, applied_attributes, reach, staging):
+            for module in (executor, applied_attributes, finishing, reach, staging):
                 patch.setattr(module, "os", stopping)
             try:
                 run(rig)

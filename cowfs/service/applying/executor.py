@@ -12,11 +12,12 @@ import stat
 from collections.abc import Callable, Iterator
 
 from cowfs.format import keys, records
-from cowfs.service.applying import attributes
 from cowfs.service.applying.contents import LostContentError, pieces
+from cowfs.service.applying.finishing import Finishing, has_names_outside
 from cowfs.service.applying.known import Known
 from cowfs.service.applying.plan import Name, Plan
-from cowfs.service.applying.reach import Reach, keeps_owner_out, let_in
+from cowfs.service.applying.problems import Problems
+from cowfs.service.applying.reach import Reach, let_in
 from cowfs.service.applying.staging import (
     Staging,
     exists,
@@ -28,7 +29,7 @@ from cowfs.service.applying.staging import (
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
 from cowfs.types import ROOT_INO
-from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, place, same_file
+from cowfs.volume.base import STAGING, Base, BaseEntry, fingerprint, same_file
 from cowfs.volume.importing import base_record, recorded_fingerprint
 
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -41,7 +42,7 @@ Mover = Callable[[Callable[[], os.stat_result], records.BaseRecord, int, bytes],
 class Executor:
     """Carries a plan out. Every step does only what is not done yet.
 
-    problems: {"path", "detail"} of what could not be done exactly. current: the path at work.
+    problems: what could not be done exactly. current: the path at work.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Executor:
         self._done = 0
         self._staging: Staging
         self.current = b""
-        self.problems: list[dict[str, str]] = []
+        self.problems = Problems()
 
     def run(self) -> dict[Name, records.BaseRecord]:
         """Do it; returns what now lies under every name that was looked at. Raises OSError."""
@@ -86,17 +87,16 @@ class Executor:
                 with self._lost_is_a_problem(next((p for p, _ in self._known.places(ino)), b"")):
                     self._rewrite(ino)
             self._bring_back()
-            self._set_attributes()
+            finishing = Finishing(self._reach, self._known, self._after, self._plan, self.problems)
+            finishing.set_attributes(self._staging, self._step)
             reached("apply.attributes-set")
             if not self._staging.remove():
                 text = STAGING.decode()
-                self._problem(STAGING, f"{text} holds things that found no place; look at them")
+                self.problems.add(STAGING, f"{text} holds things that found no place; look at them")
             reached("apply.staging-removed")
         finally:
             self._staging.close()
-        found = self._look()
-        self._shut(found)
-        return found
+        return finishing.shut(self._base.fd)
 
     # -- walking ------------------------------------------------------------------------------
 
@@ -113,15 +113,7 @@ class Executor:
         try:
             yield
         except LostContentError as error:
-            self._problem_once(path, f"not written: {error.strerror}")
-
-    def _problem_once(self, path: bytes, detail: str) -> None:
-        """What follows from another problem with the same path is not told as well."""
-        if not any(row["path"] == os.fsdecode(path) for row in self.problems):
-            self._problem(path, detail)
-
-    def _problem(self, path: bytes, detail: str) -> None:
-        self.problems.append({"path": path.decode("utf-8", "surrogateescape"), "detail": detail})
+            self.problems.once(path, f"not written: {error.strerror}")
 
     def _sorted(
         self, snapshot: Snapshot, names: dict[Name, int], *, deepest: bool
@@ -137,7 +129,7 @@ class Executor:
             if not is_reserved(path):
                 rows.append((path, name, ino))
             elif snapshot is self._after and path == STAGING:
-                self._problem(path, "not written: an apply needs this name itself")
+                self.problems.add(path, "not written: an apply needs this name itself")
         rows.sort(key=lambda row: (row[0].count(b"/"), row[0]), reverse=deepest)
         return rows
 
@@ -157,11 +149,11 @@ class Executor:
         is_dir = stat.S_ISDIR(st.st_mode)
         if record.ino != ino or not (is_dir or same_file(st, recorded_fingerprint(record))):
             if name not in self._plan.new_names:
-                self._problem(path, "not removed: it was changed outside")
+                self.problems.add(path, "not removed: it was changed outside")
             return
         if record.content in self._plan.unsaved and ino not in self._plan.moved:
             if name not in self._plan.new_names:
-                self._problem(path, "not removed: its content cannot be read, to be saved before")
+                self.problems.add(path, "not removed: its content cannot be read and saved")
             return
         after = self._plan.new_names.get(name)
         replaced = after is not None and not is_dir and not self._is_dir_after(after)
@@ -207,7 +199,7 @@ class Executor:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-            self._problem(path, "not removed: it holds things that were made outside")
+            self.problems.add(path, "not removed: it holds things that were made outside")
 
     # -- names that come ----------------------------------------------------------------------
 
@@ -337,7 +329,7 @@ class Executor:
                 if not exists(fd, aside):
                     os.rename(name, aside, src_dir_fd=fd, dst_dir_fd=fd)
                     kept = aside.decode("utf-8", "surrogateescape")
-                    self._problem(path, f"was made or changed outside; kept as {kept}")
+                    self.problems.add(path, f"was made or changed outside; kept as {kept}")
                     return
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
@@ -367,7 +359,7 @@ class Executor:
         except PermissionError as error:
             if not stat.S_ISCHR(record.mode) and not stat.S_ISBLK(record.mode):
                 raise
-            self._problem(path, f"a device cannot be made: {error.strerror}")
+            self.problems.add(path, f"a device cannot be made: {error.strerror}")
             return False
         return True
 
@@ -407,7 +399,11 @@ class Executor:
         record: records.InodeRecord,
     ) -> bool:
         st = stats[0][2] if stats else None
-        if ino in self._plan.detached and st is not None and self._has_names_outside(ino, st):
+        if (
+            ino in self._plan.detached
+            and st is not None
+            and has_names_outside(self._known, self._staging, ino, st)
+        ):
             return False
         if not stat.S_ISREG(record.mode):
             return all(
@@ -433,115 +429,6 @@ class Executor:
         if fingerprint(st)[:4] in ours:
             return True
         return stat.S_ISREG(st.st_mode) and self._known.has_bytes(path, st, record)
-
-    def _has_names_outside(self, ino: int, st: os.stat_result) -> bool:
-        """Whether a file has more names than the base and the staging directory have of it."""
-        if stat.S_ISDIR(st.st_mode) or st.st_nlink == 1:
-            return False
-        inside = self._known.names_in_base(ino, st) + self._staging.links_to(st)
-        return st.st_nlink > inside
-
-    # -- attributes ---------------------------------------------------------------------------
-
-    def _set_attributes(self) -> None:
-        """Of everything that was touched, of the directories whose entries changed, and of those
-        above that had to be opened."""
-        self._plan.directories |= self._closed_above()
-        found = []
-        for ino in sorted(self._plan.touched | self._plan.directories):
-            record = self._after.inode(ino)
-            paths = sorted(p for p, _ in self._known.places(ino)) if ino != ROOT_INO else [b"."]
-            if record is not None and paths:
-                found.append((paths[0], ino, record))
-        for path, ino, record in attributes.in_order(found):
-            self._step(path)
-            # It could not be made, which was reported.
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                self._set_one(path, ino, record)
-
-    def _closed_above(self) -> set[int]:
-        """Directories above something that changed whose mode keeps us out."""
-        seen: set[int] = set()
-        waiting = list(self._plan.touched | self._plan.directories)
-        while waiting:
-            for above, _ in self._after.links(waiting.pop()):
-                if above not in seen:
-                    seen.add(above)
-                    waiting.append(above)
-        return {ino for ino in seen if self._is_closed(self._after.inode(ino))}
-
-    @staticmethod
-    def _is_closed(record: records.InodeRecord | None) -> bool:
-        return record is not None and keeps_owner_out(record.mode, record.uid)
-
-    def _set_one(self, path: bytes, ino: int, record: records.InodeRecord) -> None:
-        xattrs, mode = self._after.xattrs(ino), stat.S_IMODE(record.mode)
-        with self._reach.thing(path) as (fd, st):
-            if stat.S_ISDIR(st.st_mode) and stat.S_ISDIR(record.mode):
-                if self._is_closed(record):
-                    mode |= stat.S_IRWXU  # until everything in it is done: `_shut`
-            elif not self._is_it(path, ino, st, record):
-                self._problem_once(path, "its attributes were not set: it was changed outside")
-                return
-            elif self._has_names_outside(ino, st):
-                # Those with other attributes were replaced, but for one that came just now.
-                if not attributes.are_set(fd, st, record, xattrs):
-                    self._problem(path, "its attributes were not set: it has a name outside")
-                return
-            attributes.set_one(fd, st, path, record, xattrs, self._problem, mode=mode)
-
-    def _is_it(
-        self, path: bytes, ino: int, st: os.stat_result, record: records.InodeRecord
-    ) -> bool:
-        if stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
-            return False
-        if self._known.is_it(ino, st):
-            return True
-        for other, name in self._known.places(ino):
-            if other == path:
-                self._known.is_right(path, name, st, ino, record)  # put there by an earlier run
-        return self._known.is_it(ino, st)
-
-    def _shut(self, found: dict[Name, records.BaseRecord]) -> None:
-        """The last of all: directories get the modes that keep us out, and the top its time."""
-        rows = []
-        for ino in self._plan.touched | self._plan.directories:
-            record = self._after.inode(ino)
-            if record is not None and stat.S_ISDIR(record.mode) and self._is_closed(record):
-                rows += [(path, ino, record) for path, _ in self._known.places(ino)]
-        for path, ino, record in attributes.in_order(rows):
-            with (
-                contextlib.suppress(FileNotFoundError, NotADirectoryError),
-                self._reach.thing(path) as (fd, st),
-            ):
-                if stat.S_ISDIR(st.st_mode):
-                    os.chmod(place(fd), stat.S_IMODE(record.mode))
-                    name = self._after.links(ino)[0]
-                    found[name] = base_record(BaseEntry(name[1], os.fstat(fd), b"", {}), ino, 0)
-        top = self._after.inode(ROOT_INO)
-        if top is not None:
-            os.utime(place(self._base.fd), ns=(top.atime, top.mtime))
-            if stat.S_IMODE(os.fstat(self._base.fd).st_mode) != stat.S_IMODE(top.mode):
-                os.fchmod(self._base.fd, stat.S_IMODE(top.mode))
-
-    # -- results ------------------------------------------------------------------------------
-
-    def _look(self) -> dict[Name, records.BaseRecord]:
-        """What lies under every name of everything touched, for the base table."""
-        found: dict[Name, records.BaseRecord] = {}
-        inodes = self._plan.touched | self._plan.directories
-        for ino in inodes:
-            record = self._after.inode(ino)
-            if record is None:
-                continue
-            for path, (parent, name) in self._known.places(ino):
-                st = self._reach.lstat(path)
-                if st is None or stat.S_IFMT(st.st_mode) != stat.S_IFMT(record.mode):
-                    continue
-                content = record.content if stat.S_ISREG(record.mode) else 0
-                entry = BaseEntry(name, st, b"", {})
-                found[(parent, name)] = base_record(entry, ino, content)
-        return found
 
 
 def _base_path(snapshot: Snapshot, ino: int) -> bytes | None:
