@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from cowfs.errors import UnknownPathError
+from cowfs.errors import DamagedRecordError, UnknownPathError
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
@@ -39,7 +39,9 @@ def restore_paths(
     """Make `paths` (b"" is everything) what they were in `target`, but for what `exclude` matches.
 
     A pattern of `exclude` is an fnmatch pattern of a whole path or of any single name in it.
-    Raises UnknownPathError for a path that neither state has, StoreFullError.
+    What is damaged now is replaced; what was damaged in `target` stays as it is now, and is
+    reported. Raises UnknownPathError for a path that neither state has, DamagedRecordError for one
+    that is damaged in `target` itself, StoreFullError.
     """
     view = volume.main
     for path in paths:
@@ -50,7 +52,9 @@ def restore_paths(
     volume.sync()
     then = Snapshot(volume.reader, lineage)
     for path in paths:
-        if _find(then, path) is None and _find(view.snapshot, path) is None:
+        if (found := _find(then, path)) is not None:
+            then.inode(found[0])
+        elif _find(view.snapshot, path) is None:
             raise UnknownPathError(
                 path=path.decode("utf-8", "surrogateescape"),
                 where=f"{target.id[:8]} nor in the present state",
@@ -104,7 +108,10 @@ def _list_moved(view: View, then: Snapshot) -> None:
     """Import what lies below directories that were elsewhere then: they may have to be copied."""
     waiting = []
     for parent, name in differing(view.snapshot, then).names:
-        old = then.lookup(parent, name)
+        try:
+            old = then.lookup(parent, name)
+        except DamagedRecordError:
+            continue
         if old is not None and old[1] == _DIRECTORY:
             waiting.append(old[0])
     while waiting:
@@ -146,7 +153,10 @@ class _Editor:
             ino = waiting.pop()
             found.add(ino)
             for snapshot in (self.now, self.then):
-                waiting.update(p for p, _ in snapshot.links(ino) if p not in found)
+                try:
+                    waiting.update(p for p, _ in snapshot.links(ino) if p not in found)
+                except DamagedRecordError:
+                    continue
         return found
 
     def restore(self, path: bytes) -> None:
@@ -186,12 +196,27 @@ class _Editor:
         """Make the entries of a directory those that `then_ino` had."""
         if directory.ino == then_ino and directory.ino not in self.interesting:
             return
-        old = {name: (ino, kind) for name, ino, kind in self.then.entries(then_ino)}
+        damaged: dict[bytes, str] = {}
+        entries = self.then.entries(then_ino, damaged.__setitem__)
+        old = {name: (ino, kind) for name, ino, kind in entries}
         now = dict(self.view.directory(directory.ino).entries or {})
-        for name in sorted(old.keys() | now.keys()):
+        for name, detail in damaged.items():
+            self._report(path + b"/" + name if path else name, detail)
+        for name in sorted((old.keys() | now.keys()) - damaged.keys()):
             below = path + b"/" + name if path else name
             self._sync_entry(directory, then_ino, name, old.get(name), below)
         self._sync_times(directory, then_ino)
+
+    def _report(self, path: bytes, detail: str) -> None:
+        self.view.volume.problem("damaged", path, f"not restored: {detail}")
+
+    def _is_readable(self, ino: int, path: bytes) -> bool:
+        """Whether the old state has an inode that can be read; else that is reported."""
+        try:
+            return self.then.inode(ino) is not None
+        except DamagedRecordError as error:
+            self._report(path, str(error))
+            return False
 
     def _sync_entry(
         self,
@@ -214,11 +239,15 @@ class _Editor:
         same_place = packed is not None and (
             packed >> 4 == ino or (packed & 15 == _DIRECTORY and kind == _DIRECTORY)
         )
-        if packed is not None and same_place:
+        if packed is not None and same_place and not self.view.named(packed).damaged:
             inode = self.view.inode(packed >> 4)
+            if ino in self.interesting and not self._is_readable(ino, path):
+                return
             if inode.ino != ino or ino in self.interesting:
                 self._sync_inode(inode, ino)
         else:
+            if not self._is_readable(ino, path):
+                return
             if packed is not None and not self._remove(directory, name, path):
                 return  # something excluded lives below it: it has to stay
             inode = self._add(directory, then_parent, name, ino)
@@ -228,7 +257,7 @@ class _Editor:
     def _remove(self, directory: Inode, name: bytes, path: bytes) -> bool:
         """Remove a name and all below it; False when something excluded had to stay."""
         assert directory.entries is not None
-        inode = self.view.inode(directory.entries[name] >> 4)
+        inode = self.view.named(directory.entries[name])
         if inode.is_dir:
             whole = True
             for child in list(self.view.directory(inode.ino).entries or {}):
@@ -243,7 +272,8 @@ class _Editor:
             self.view.remove_inode(inode)
         else:
             inode.nlink -= 1
-            self.view.mark(inode)
+            if not inode.damaged:
+                self.view.mark(inode)
         return True
 
     def _add(self, directory: Inode, then_parent: int, name: bytes, ino: int) -> Inode:
