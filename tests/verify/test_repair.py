@@ -332,6 +332,17 @@ def test_the_inode_of_a_directory(sample: Sample) -> None:
         assert found[name] == was[name]
 
 
+@pytest.mark.parametrize("with_base", [True, False])
+def test_the_inode_of_the_root(sample: Sample, with_base: bool) -> None:
+    was = readable(sample)
+    with sample.open() as hands:
+        for key, _ in hands.rows("inode", keys.pack_id(1)):
+            hands.store("inode", key, b"garbage")
+    mend(sample, with_base=with_base)
+    assert sample.verify().problems == []
+    assert readable(sample).keys() == was.keys()
+
+
 # -- whole records ----------------------------------------------------------------------------
 
 

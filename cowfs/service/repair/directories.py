@@ -9,6 +9,7 @@ Threading: owned by the thread that repairs.
 
 from __future__ import annotations
 
+import os
 import stat
 
 from cowfs.errors import DamagedRecordError
@@ -78,10 +79,13 @@ def _like(bench: Bench, ino: int, epoch: int) -> records.InodeRecord | None:
             versions.append((other > epoch, abs(other - epoch), record))
     if versions:
         return min(versions)[2]
-    if ino == ROOT_INO and bench.scan.base is not None:
-        st = bench.scan.base.root().st
-        return records.InodeRecord(0, st.st_mode, 2, st.st_uid, st.st_gid, 0, 0, 0, 0, 0, 1, 0, b"")
-    return None
+    if ino != ROOT_INO:
+        return None
+    # Without a root nothing can be reached at all.
+    base = bench.scan.base
+    place = base.root().st if base is not None else os.stat(bench.reader.store.path)
+    mode, uid, gid = place.st_mode, place.st_uid, place.st_gid
+    return records.InodeRecord(0, mode, 2, uid, gid, 0, 0, 0, 0, 0, ROOT_INO, 0, b"")
 
 
 def mark_absent(bench: Bench) -> bool:

@@ -153,17 +153,8 @@ def _inodes(bench: Bench, missing: _Missing) -> None:
             continue
         if Snapshot(bench.reader, lineage).newest("inode", keys.pack_id(ino)) is None:
             bench.put("inode", wanted, LOST_INODE)
-    root = keys.inode_key(ROOT_INO, 0)
-    if root in missing:
-        _root(bench, root)
-
-
-def _root(bench: Bench, key: bytes) -> None:
-    """Without a root nothing can be reached at all: one of the base, or a plain one."""
-    found = bench.scan.base.lookup(b"") if bench.scan.base is not None else None
-    if found is not None:
-        bench.put("inode", key, records.pack_inode(*inode_record(found, 1)))
-        bench.did(RESTORED, "inode", "1", "the top as the base has it", [b"."])
+    if (root := keys.inode_key(ROOT_INO, 0)) in missing:
+        bench.put("inode", root, LOST_INODE)
 
 
 # -- content ----------------------------------------------------------------------------------
