@@ -24,7 +24,7 @@ from cowfs.store.snapshot import Reader
 from tests.format.strategies import BASES, HISTORY, INODES
 from tests.support.volumes import Rig
 
-OFTEN = settings(max_examples=300, deadline=None)
+OFTEN = settings(max_examples=200, deadline=None)
 SHARED = settings(OFTEN, suppress_health_check=[HealthCheck.function_scoped_fixture])
 GIANT = b"\xff\xff\xff\xff"
 

@@ -25,7 +25,7 @@ from tests.support.volumes import AUTHOR, Rig
 from tests.verify.sample import Hands, Sample
 from tests.verify.test_structure import leaf_of
 
-COUNT = 100
+COUNT = 80
 """More by `python -m tests.hostile.stores --count N`."""
 
 

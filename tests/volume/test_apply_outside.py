@@ -21,7 +21,7 @@ from tests.support.volumes import START, Rig
 from tests.volume.test_apply import base_tree, check, run, shown
 
 OpenRig = Callable[[], Rig]
-ROUNDS = 25
+ROUNDS = 15
 
 FILES = ["replaced", "deleted", "chmod", "chown", "times", "xattr", "linked", "moved", "grown"]
 DIRECTORIES = ["kept", "goes", "moves"]
