@@ -108,7 +108,7 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
         result.attributes = max(0, result.attributes)
         if dry_run:
             return result
-        detach(Reach(volume.base), before, after, plan)
+        detach(volume.base, before, after, plan)
         contents, closed = closed_to_us(after, plan)
         plan.seal_first(before, contents)
     if plan.empty:

@@ -45,6 +45,13 @@ def _change(rig: Rig) -> None:
     rig.rename(b"only moved", b"new/first name")
     rig.link(b"new/first name", b"d/second name")
     rig.chmod(b"top", stat.S_IFREG | 0o600)
+    rig.rename(b"pair/one", b"new/one of two")
+    rig.chmod(b"pair/two", stat.S_IFREG | 0o640)
+    rig.rename(b"pair/three", b"d/three")
+    rig.rename(b"pair/four", b"new/four")
+    rig.chmod(b"d/three", stat.S_IFREG | 0o604)
+    rig.link(b"one name", b"pair/second name")
+    rig.chmod(b"one name", stat.S_IFREG | 0o606)
 
 
 def _facts(path: Path) -> dict[bytes, tuple[object, ...]]:
@@ -65,6 +72,11 @@ def test_an_interrupted_apply_is_finished(tmp_path: Path, fast_path: Path, step:
         base = tmp_path / f"base{passes}"
         make_base(base)
         (base / "only moved").write_bytes(b"gets two names")
+        (base / "pair").mkdir()
+        for name, other in (("one", "two"), ("three", "four")):
+            (base / "pair" / name).write_bytes(b"has two names: " + name.encode())
+            os.link(base / "pair" / name, base / "pair" / other)
+        (base / "one name").write_bytes(b"gets another one and another mode")
         for directory in ("gone", "moving", "still"):
             (base / directory / "below").mkdir(parents=True)
             (base / directory / "below" / "file").write_bytes(b"from the base")

@@ -13,32 +13,36 @@ from cowfs.service.applying import attributes
 from cowfs.service.applying.known import Known
 from cowfs.service.applying.plan import Plan
 from cowfs.service.applying.reach import Reach
+from cowfs.service.applying.staging import staged_links
 from cowfs.store.snapshot import Snapshot
+from cowfs.volume.base import Base
 
 
-def detach(reach: Reach, before: Snapshot, after: Snapshot, plan: Plan) -> None:
+def detach(base: Base, before: Snapshot, after: Snapshot, plan: Plan) -> None:
     """A file that has a name outside, and is to get other attributes, is replaced by one of its
-    own, as it is when its content changes: what lies outside is not ours to change."""
+    own, as it is when its content changes: what lies outside is not ours to change. An interrupted
+    apply may have left names in the staging directory, which are ours as well."""
+    reach = Reach(base)
     known = Known(reach, before, after, plan)
     for ino in plan.touched - plan.created - plan.rewritten:
         old, new = before.inode(ino), after.inode(ino)
         if old is None or new is None or stat.S_ISDIR(new.mode):
             continue
-        if _is_shared(reach, known, after, ino):
+        if _is_shared(base, reach, known, after, ino):
             plan.rewritten.add(ino)
             plan.detached.add(ino)
             if stat.S_ISREG(new.mode):
                 plan.seal_first(before, {old.content, new.content})
 
 
-def _is_shared(reach: Reach, known: Known, after: Snapshot, ino: int) -> bool:
+def _is_shared(base: Base, reach: Reach, known: Known, after: Snapshot, ino: int) -> bool:
     record = after.inode(ino)
     for path in known.paths(ino):
         try:
             with reach.thing(path) as (fd, st):
                 if stat.S_ISDIR(st.st_mode) or st.st_nlink == 1 or not known.is_it(ino, st):
                     continue
-                if st.st_nlink > known.names_in_base(ino, st):
+                if st.st_nlink > known.names_in_base(ino, st) + staged_links(base, st):
                     assert record is not None
                     return not attributes.are_set(fd, st, record, after.xattrs(ino))
         except (FileNotFoundError, NotADirectoryError):

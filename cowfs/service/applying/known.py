@@ -12,10 +12,13 @@ from cowfs.format import keys, records
 from cowfs.service.applying.contents import same_bytes
 from cowfs.service.applying.plan import Name, Plan
 from cowfs.service.applying.reach import Reach
-from cowfs.service.applying.staging import is_reserved
+from cowfs.service.applying.staging import is_reserved, staging_place
 from cowfs.store.snapshot import Snapshot
 from cowfs.volume.base import fingerprint, same_file
 from cowfs.volume.importing import recorded_fingerprint
+
+_DEEPEST = 4096
+"""Directories above each other, as in `Snapshot.directory_path`."""
 
 
 class Known:
@@ -122,9 +125,34 @@ class Known:
         return _places(self._after, ino)
 
     def names_in_base(self, ino: int, st: os.stat_result) -> int:
-        """How many names a file has in the base, by both states."""
-        stats = map(self._reach.lstat, self.paths(ino))
-        return sum(other is not None and os.path.samestat(other, st) for other in stats)
+        """How many names a file has in the base by both states, those in directories that wait for
+        their new place (of an apply that was interrupted) too."""
+        found = set()
+        for path in self.paths(ino) | self._paths_in_staged(ino):
+            try:
+                with self._reach.parent(path) as (fd, name):
+                    other = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    above = os.fstat(fd)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if os.path.samestat(other, st):
+                found.add((above.st_dev, above.st_ino, name))
+        return len(found)
+
+    def _paths_in_staged(self, ino: int) -> set[bytes]:
+        """Where an inode lies if a directory above it waits in the staging directory."""
+        found = set()
+        for snapshot in (self._before, self._after):
+            for parent, path in snapshot.links(ino):
+                for _ in range(_DEEPEST):
+                    if parent in self._plan.moved:
+                        found.add(staging_place(parent)[1] + b"/" + path)
+                    links = snapshot.links(parent)
+                    if not links:
+                        break
+                    parent, name = links[0]
+                    path = name + b"/" + path
+        return found
 
     def paths(self, ino: int) -> set[bytes]:
         """Where both states have an inode."""

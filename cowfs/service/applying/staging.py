@@ -6,6 +6,7 @@ Threading: for the thread of the apply.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -135,8 +136,7 @@ class Staging:
 
     def links_to(self, st: os.stat_result) -> int:
         """How many names a file has here."""
-        names = map(os.fsencode, os.listdir(self.fd))
-        return sum(os.path.samestat(self.stat(name), st) for name in names)
+        return _links_in(self.fd, st)
 
     def remove(self) -> bool:
         """Remove it with what is left over of files; False when more than that is left."""
@@ -154,3 +154,24 @@ class Staging:
 
     def close(self) -> None:
         os.close(self.fd)
+
+
+def staged_links(base: Base, st: os.stat_result) -> int:
+    """How many names a file has in the staging directory that an interrupted apply left."""
+    try:
+        fd = base.open_directory(STAGING)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # something else has its name
+            raise
+        return 0
+    try:
+        return _links_in(fd, st)
+    finally:
+        os.close(fd)
+
+
+def _links_in(fd: int, st: os.stat_result) -> int:
+    stats = (os.stat(name, dir_fd=fd, follow_symlinks=False) for name in os.listdir(fd))
+    return sum(os.path.samestat(other, st) for other in stats)
