@@ -34,6 +34,7 @@ from cowfs.store.files import (
 )
 from cowfs.store.room import RESERVE_BYTES, SLACK_BYTES, Reserve, Room
 from cowfs.store.steps import reached
+from cowfs.store.sums import KEPT
 from cowfs.store.transaction import Cursor, Table, Transaction
 from cowfs.store.upgrade import Progress, silent, stored_version, upgrade
 
@@ -79,6 +80,7 @@ class Store:
         # A name may come to mean something else: the disk may be unmounted lazily.
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._owner: int | None = None
+        self._sums: bool | None = None
         try:
             if writable:
                 lock_directory(path, self._directory)
@@ -110,7 +112,18 @@ class Store:
 
     def begin(self, *, write: bool = False) -> Transaction:
         """A transaction; for reading, a snapshot of the last commit. Abort it soon."""
-        return Transaction(self.env.begin(write=write, buffers=False))
+        raw = self.env.begin(write=write, buffers=False)
+        return Transaction(raw, self.tables["meta"] if write and self._keeps_sums() else None)
+
+    def _keeps_sums(self) -> bool:
+        """Whether there are sums of records to keep up to date; asked once."""
+        if self._sums is None:
+            if "meta" not in self.tables:
+                return False
+            with self.reading() as txn:
+                found = txn.examining().get(KEPT, db=self.tables["meta"])
+            self._sums = found is not None
+        return self._sums
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -298,12 +311,15 @@ def _make(path: Path, initial: list[tuple[str, bytes, bytes]]) -> None:
     record = version.format_record(uuid.uuid4().hex, time.time_ns())
     try:
         reached("create.opened")
-        with env.begin(write=True) as txn:
+        with env.begin(write=True) as raw:
+            tables = {}
             for name in TABLES:
-                env.open_db(name.encode(), txn=txn)
+                handle = env.open_db(name.encode(), txn=raw)
+                tables[name] = Table(name, handle, checksum.of_table(name, version.VERSION))
+            txn = Transaction(raw)
             for table, key, value in (*initial, ("meta", b"format", records.encode(record))):
-                stored = checksum.of_table(table, version.VERSION).seal(key, value)
-                txn.put(key, stored, db=env.open_db(table.encode(), txn=txn))
+                txn.put(key, value, db=tables[table])
+            txn.recount(tables)
         reached("create.committed")
     finally:
         env.close()

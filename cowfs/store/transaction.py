@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, cast
 
 from cowfs.format.checksum import Checksum
+from cowfs.store.sums import KEPT, SUMMED, Sums, pack, unpack
+
+_NOTHING = pack(0, 0)
 
 
 class _Raw(Protocol):
@@ -21,6 +24,7 @@ class _Raw(Protocol):
     def key(self) -> bytes: ...
     def value(self) -> bytes: ...
     def item(self) -> tuple[bytes, bytes]: ...
+    def set_key(self, key: bytes) -> bool: ...
     def set_range(self, key: bytes) -> bool: ...
     def last(self) -> bool: ...
     def next(self) -> bool: ...
@@ -33,12 +37,13 @@ class _Raw(Protocol):
 class Table:
     """One table of the store. handle: LMDB's. checksum: how its values are stored."""
 
-    __slots__ = ("checksum", "handle", "name")
+    __slots__ = ("checksum", "handle", "name", "summed")
 
     def __init__(self, name: str, handle: object, checksum: Checksum) -> None:
         self.name = name
         self.handle = handle
         self.checksum = checksum
+        self.summed = name in SUMMED
 
 
 class Cursor:
@@ -47,8 +52,9 @@ class Cursor:
 
     __slots__ = (
         "_raw",
+        "_sums",
+        "_table",
         "close",
-        "delete",
         "key",
         "last",
         "next",
@@ -58,8 +64,11 @@ class Cursor:
         "stored",
     )
 
-    def __init__(self, raw: _Raw, checksum: Checksum, *, examining: bool) -> None:
+    def __init__(self, raw: _Raw, table: Table, sums: Sums | None, *, examining: bool) -> None:
         self._raw = raw
+        self._table = table
+        self._sums = sums if table.summed else None
+        checksum = table.checksum
         self.seal = checksum.seal
         self.open: Callable[[bytes, bytes], bytes] = (
             checksum.examine if examining else checksum.open
@@ -69,7 +78,6 @@ class Cursor:
         self.set_range = raw.set_range
         self.last = raw.last
         self.next = raw.next
-        self.delete = raw.delete
         self.close = raw.close
 
     def value(self) -> bytes:
@@ -83,7 +91,21 @@ class Cursor:
     def putmulti(self, items: Iterable[tuple[bytes, bytes]], *, append: bool = False) -> None:
         """Put (key, value) records. append: they follow all that the table has, in order."""
         seal = self.seal
-        self._raw.putmulti([(key, seal(key, value)) for key, value in items], append=append)
+        rows = [(key, seal(key, value)) for key, value in items]
+        if self._sums is not None:
+            fresh: dict[bytes, bytes] = {}
+            for key, stored in rows:
+                old = fresh.get(key) or (self._raw.value() if self._raw.set_key(key) else None)
+                self._sums.replace(self._table.name, key, old, stored)
+                fresh[key] = stored
+        self._raw.putmulti(rows, append=append)
+
+    def delete(self) -> bool:
+        """Take the record here out; whether there is one after it, where the cursor is then."""
+        if self._sums is not None:
+            key, stored = self._raw.item()
+            self._sums.replace(self._table.name, key, stored, None)
+        return self._raw.delete()
 
     def __enter__(self) -> Cursor:
         return self
@@ -95,15 +117,25 @@ class Cursor:
 class Transaction:
     """A transaction of LMDB; as a context it commits, or aborts when an exception leaves it."""
 
-    __slots__ = ("_examining", "_raw")
+    __slots__ = ("_examining", "_meta", "_raw", "_sums")
 
-    def __init__(self, raw: object, *, examining: bool = False) -> None:
+    def __init__(
+        self,
+        raw: object,
+        meta: Table | None = None,
+        sums: Sums | None = None,
+        *,
+        examining: bool = False,
+    ) -> None:
+        """meta: where sums of records are kept, None when they are not. sums: what changed."""
         self._raw = cast(Any, raw)
+        self._meta = meta
+        self._sums = sums if sums is not None or meta is None else Sums()
         self._examining = examining
 
     def examining(self) -> Transaction:
         """The same transaction, in which a damaged value is `DAMAGED`."""
-        return Transaction(self._raw, examining=True)
+        return Transaction(self._raw, self._meta, self._sums, examining=True)
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
         """A value, None when there is none. Raises DamagedRecordError."""
@@ -115,15 +147,21 @@ class Transaction:
 
     def put(self, key: bytes, value: bytes, *, db: Table) -> None:
         """Write a record."""
-        self._raw.put(key, db.checksum.seal(key, value), db=db.handle)
+        stored = db.checksum.seal(key, value)
+        if db.summed and self._sums is not None:
+            self._sums.replace(db.name, key, self._raw.get(key, db=db.handle), stored)
+        self._raw.put(key, stored, db=db.handle)
 
     def delete(self, key: bytes, *, db: Table) -> bool:
         """Take a record out; whether it was there."""
+        if db.summed and self._sums is not None:
+            self._sums.replace(db.name, key, self._raw.get(key, db=db.handle), None)
         return bool(self._raw.delete(key, db=db.handle))
 
     def cursor(self, db: Table) -> Cursor:
         """A cursor of its own; close it."""
-        return Cursor(self._raw.cursor(db=db.handle), db.checksum, examining=self._examining)
+        raw = self._raw.cursor(db=db.handle)
+        return Cursor(raw, db, self._sums, examining=self._examining)
 
     def stat(self, db: Table) -> dict[str, int]:
         """Counts of a table's pages and entries."""
@@ -138,4 +176,38 @@ class Transaction:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if exc[0] is None:
+            self._write_sums()
         self._raw.__exit__(*exc)
+
+    def _write_sums(self) -> None:
+        """Add up what changed. A sum that cannot be read is left as it is: `verify` tells."""
+        meta, sums = self._meta, self._sums
+        if meta is None or sums is None:
+            return
+        for name, (count, total) in sums.changes.items():
+            stored = self._raw.get(name, db=meta.handle)
+            before = unpack(meta.checksum.examine(name, stored)) if stored is not None else (0, 0)
+            if before is None:
+                continue
+            value = pack(before[0] + count, before[1] + total)
+            if value == _NOTHING:
+                self._raw.delete(name, db=meta.handle)
+            else:
+                self._raw.put(name, meta.checksum.seal(name, value), db=meta.handle)
+        sums.changes.clear()
+
+    def recount(self, tables: dict[str, Table]) -> None:
+        """Make all sums anew of the records that are there, and forget what changed."""
+        meta, fresh = tables["meta"], Sums()
+        for name in SUMMED:
+            with self._raw.cursor(db=tables[name].handle) as cursor:
+                for key, stored in cursor:
+                    fresh.replace(name, key, None, stored)
+        with self._raw.cursor(db=meta.handle) as cursor:
+            while cursor.set_range(KEPT) and cursor.key().startswith(KEPT):
+                cursor.delete()
+        for key, value in fresh.rows():
+            self._raw.put(key, meta.checksum.seal(key, value), db=meta.handle)
+        if self._sums is not None:
+            self._sums.changes.clear()

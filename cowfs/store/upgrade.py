@@ -31,6 +31,7 @@ from cowfs.store.files import DATA, NEW, TABLES, new_env, open_env, sync_directo
 from cowfs.store.pages import DamagedFileError, PageCheck
 from cowfs.store.room import SLACK_BYTES
 from cowfs.store.steps import reached
+from cowfs.store.sums import KEPT as KEPT_SUMS
 from cowfs.store.transaction import Table, Transaction
 
 KEPT = "data.mdb.version-1"
@@ -216,6 +217,9 @@ def _copy(old: lmdb.Environment, new: lmdb.Environment, progress: Progress) -> N
                     _append(new, target, rows)
                     rows, size = [], 0
             _append(new, target, rows)
+    known = {table.name: table for table in _tables(new, version.VERSION)}
+    with Transaction(new.begin(write=True)) as txn:
+        txn.recount(known)
 
 
 def _append(env: lmdb.Environment, table: Table, rows: list[tuple[bytes, bytes]]) -> None:
@@ -229,6 +233,12 @@ def _rows(txn: Transaction, table: Table) -> Iterator[tuple[bytes, bytes]]:
         if cursor.set_range(b""):
             for key, stored in cursor.following():
                 yield key, cursor.open(key, stored)
+
+
+def _without_sums(txn: Transaction, table: Table) -> Iterator[tuple[bytes, bytes]]:
+    """The records of a table of the new store that the old one had as well."""
+    rows = _rows(txn, table)
+    return (r for r in rows if not (table.name == "meta" and r[0].startswith(KEPT_SUMS)))
 
 
 def _is_format(table: Table, key: bytes) -> bool:
@@ -254,7 +264,7 @@ def _compare(old: lmdb.Environment, new: lmdb.Environment, progress: Progress) -
     with Transaction(old.begin()) as before, Transaction(new.begin()) as after:
         total, done = sum(before.stat(table)["entries"] for table in olds), 0
         for one, other in zip(olds, news, strict=True):
-            for was, now in zip_longest(_rows(before, one), _rows(after, other)):
+            for was, now in zip_longest(_rows(before, one), _without_sums(after, other)):
                 if not done % _EVERY:
                     progress("comparing the upgraded store", done, total)
                 done += 1

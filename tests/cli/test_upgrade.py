@@ -26,6 +26,9 @@ def downgrade(store: Path) -> None:
             with env.begin(write=True) as txn:
                 rows = [(bytes(key), bytes(stored)) for key, stored in txn.cursor(db=db)]
                 for key, stored in rows:
+                    if table == "meta" and key.startswith(b"sums"):
+                        txn.delete(key, db=db)
+                        continue
                     value = checksum.strip(key, stored)
                     if (table, key) == ("meta", b"format"):
                         fields = msgspec.structs.astuple(decode_format(stored))

@@ -18,7 +18,7 @@ from cowfs.format.checksum import of_table
 from cowfs.format.version import VERSION
 from cowfs.service.verify import Report, verify
 from cowfs.service.workspace import reading
-from cowfs.store.env import TABLES
+from cowfs.store.env import TABLES, Table, Transaction
 from tests.support.volumes import START, Rig
 
 BLOCK = 65536
@@ -61,15 +61,25 @@ class Sample:
             os.close(fd)
 
     @contextmanager
-    def open(self) -> Iterator[Hands]:
-        """The store's tables, for writing behind cowfs's back."""
+    def open(self, *, recount: bool = True) -> Iterator[Hands]:
+        """The store's tables, for writing behind cowfs's back. recount: with sums of records that
+        fit what was written."""
         env = lmdb.open(str(self.store), max_dbs=len(TABLES), map_size=1 << 30)
         try:
             tables = {name: env.open_db(name.encode(), create=False) for name in TABLES}
             with env.begin(write=True) as txn:
-                yield Hands(txn, tables, self.inos)
+                hands = Hands(txn, tables, self.inos)
+                yield hands
+                if recount and hands.changed:
+                    count_again(txn, tables)
         finally:
             env.close()
+
+
+def count_again(txn: Any, tables: dict[str, Any]) -> None:
+    """Make all sums of records anew."""
+    named = {name: Table(name, db, of_table(name, VERSION)) for name, db in tables.items()}
+    Transaction(txn).recount(named)
 
 
 class Hands:
@@ -79,6 +89,7 @@ class Hands:
         self._txn = txn
         self._tables = tables
         self.inos = inos
+        self.changed = False
 
     def get(self, table: str, key: bytes) -> bytes:
         """A value without its checksum."""
@@ -96,9 +107,11 @@ class Hands:
 
     def store(self, table: str, key: bytes, stored: bytes) -> None:
         """Write a record with any checksum."""
+        self.changed = True
         self._txn.put(key, stored, db=self._tables[table])
 
     def drop(self, table: str, key: bytes) -> None:
+        self.changed = True
         assert self._txn.delete(key, db=self._tables[table]), f"no such record in {table}"
 
     def rows(self, table: str, prefix: bytes = b"") -> list[tuple[bytes, bytes]]:

@@ -11,6 +11,8 @@ from tests.verify.test_checks import CASES
 ELSEWHERE = {
     "structure": "test_structure.py",
     "record-checksum": "test_fields.py",
+    "record-count": "test_sums.py",
+    "record-sum": "test_sums.py",
     "mount-entries": "test_mounted.py",
     "mount-attributes": "test_mounted.py",
     "mount-target": "test_mounted.py",

@@ -23,7 +23,7 @@ from cowfs.service.workspace import ReadOnly, reading
 from cowfs.store.env import TABLES
 from cowfs.store.snapshot import Reader
 from tests.support.mounting import Mounted
-from tests.verify.sample import noise
+from tests.verify.sample import count_again, noise
 
 BLOCK = 65536
 
@@ -76,6 +76,7 @@ class Checker:
                     txn.put(key, of_table(table, VERSION).seal(key, value), db=tables[table])
 
                 yield put
+                count_again(txn, tables)
         finally:
             env.close()
 

@@ -57,3 +57,12 @@ def mark_falsified(bench: Bench) -> bool:
                 detail = "what it said is lost; using it stays an error"
                 bench.did(MARKED, table, keys.thing(table, key), detail)
     return bench.apply()
+
+
+def tell_of_missing(bench: Bench) -> None:
+    """Say of which tables records are gone that nothing tells of. The sums are made anew then, so
+    that it is said once."""
+    for problem in bench.scan.report.problems:
+        if problem.check in ("record-count", "record-sum"):
+            detail = f"{problem.detail}; nothing says what that was"
+            bench.did(MARKED, problem.table, problem.thing, detail)

@@ -13,7 +13,7 @@ from typing import Any
 from cowfs.errors import RepairRefusedError
 from cowfs.service.repair.bench import Action, Bench
 from cowfs.service.repair.blocks import Unreadable
-from cowfs.service.repair.checksums import mark_falsified, mend_bits
+from cowfs.service.repair.checksums import mark_falsified, mend_bits, tell_of_missing
 from cowfs.service.repair.directories import mark_absent, mend_directories
 from cowfs.service.repair.history import mend_history
 from cowfs.service.repair.names import mend_names
@@ -88,6 +88,7 @@ def _repair(store: Store, txn: Transaction, base: Base | None, progress: Progres
                 break
             count = len(actions)
             _turn(reader, base, progress, (txn, actions))
+            txn.recount(store.tables)
             report = _turn(reader, base, progress, None)
             if len(actions) == count:
                 break
@@ -136,3 +137,4 @@ def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
         mark_things(bench)
         mark_falsified(bench)
         blocks.mark()
+        tell_of_missing(bench)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from cowfs.errors import DamagedRecordError
 from cowfs.service.verify.blocks import Bad, Blocks
-from cowfs.service.verify.checksums import report_checksums
+from cowfs.service.verify.checksums import report_checksums, report_sums
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
 from cowfs.service.verify.others import check_base, check_changes, check_orphans
@@ -128,4 +128,5 @@ def _passes(scan: Scan, blocks: Blocks) -> list[_Pass]:
         step("counters", history | names | {"meta"}, lambda: check_counters(scan)),
         step("unused", history | names | {"extent", "block", "orphan"}, blocks.unused),
         step("checksums", set(), lambda: report_checksums(scan)),
+        step("sums", {"meta"}, lambda: report_sums(scan)),
     ]

@@ -10,6 +10,7 @@ from cowfs.format import keys, records
 from cowfs.service.verify.history import State
 from cowfs.service.verify.report import HEAD, NOTE
 from cowfs.service.verify.scan import Scan
+from cowfs.store import sums
 
 _VERSIONED = {"inode", "dirent", "link", "xattr", "extent"}
 _DETAIL = "its checksum is wrong: the value, the key or the checksum was changed"
@@ -100,3 +101,30 @@ def _paths(scan: Scan, table: str, key: bytes, states: list[State]) -> list[byte
     except DamagedRecordError:
         pass
     return []
+
+
+def report_sums(scan: Scan) -> None:
+    """Report tables that have not the records that they had, unless something else about them was
+    reported."""
+    if scan.reader.get("meta", sums.KEPT) is None:
+        if next(scan.reader.scan("meta", sums.PREFIX), None) is not None:
+            scan.problem("record-count", "meta", "sums", "it is missing")
+        return
+    hurt = {problem.table for problem in scan.report.problems} | {t for t, _ in scan.falsified}
+    for table, found in scan.sums.items():
+        if table in hurt:
+            continue
+        told = dict(scan.reader.scan("meta", sums.PREFIX + table.encode()))
+        for name in sorted(told.keys() | found.changes.keys()):
+            count, total = sums.unpack(told.get(name) or sums.pack(0, 0)) or (-1, -1)
+            here, added = found.changes.get(name, (0, 0))
+            if count != here:
+                check, detail = "record-count", f"it has {here} records, it had {count}"
+            elif total != added:
+                check, detail = "record-sum", "one of its records is another one than it was"
+            else:
+                continue
+            epoch = keys.epoch_of(name) if table in sums.VERSIONED else None
+            thing = "table" if epoch is None else f"epoch {epoch}"
+            states = [s for s in scan.history.states if epoch is not None and s[1].visible(epoch)]
+            scan.problem(check, table, thing, detail, states=states)

@@ -14,6 +14,7 @@ from cowfs.service.verify.report import ERROR, Progress, Report
 from cowfs.store.env import Cursor
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.store.sums import Sums
 from cowfs.volume.base import Base
 
 LOST = b"lost\0"
@@ -34,7 +35,8 @@ class Scan:
     of inodes that may only follow: (check, ino, detail, epoch, newer epochs). largest: the
     largest inode number or content id in use. unreadable: tables whose pages are damaged. lost:
     marks of what is known to be lost, as (table, NUL, key). falsified: (table, key) of records
-    whose checksum is wrong; for everybody else they do not decode.
+    whose checksum is wrong; for everybody else they do not decode. sums: of the records of each
+    table that was read to its end.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Scan:
         self.unreadable: set[str] = set()
         self.lost: set[bytes] = set()
         self.falsified: list[tuple[str, bytes]] = []
+        self.sums: dict[str, Sums] = {}
         self.derived: list[tuple[str, int, str, int, tuple[int, ...]]] = []
         self._cursors: dict[str, Cursor] = {}
 
@@ -69,12 +72,15 @@ class Scan:
         checksum is wrong are noted and left out."""
         total, done = self.entries(table), 0
         opened = self.reader.store.tables[table].checksum.open
+        summed, sums = self.reader.store.tables[table].summed, Sums()
         with self.reader.txn.cursor(db=self.reader.store.tables[table]) as cursor:
             found = cursor.set_range(b"")
             for key, stored in cursor.following() if found else ():
                 if shown and not done % _EVERY:
                     self.progress(table, done, total)
                 done += 1
+                if summed:
+                    sums.replace(table, key, None, stored)
                 try:
                     value = opened(key, stored)
                 except DamagedRecordError:
@@ -83,6 +89,8 @@ class Scan:
                 yield key, value
         if shown:
             self.progress(table, total, total)
+        if summed:
+            self.sums[table] = sums
         self.report.checked[table] += done
 
     def _falsified(self, table: str, key: bytes) -> None:
