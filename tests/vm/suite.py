@@ -75,12 +75,17 @@ def run(machine: Machine, say: Callable[[str], None]) -> Outcome:
     for user, words in STEPS:
         say(f"-- as {user}: {' '.join(words[3:])}")
         machine.ask("command", user=user, words=words, options="")
+        lines: list[str] = []
         for word, value in machine.reports(_SILENCE):
             if word == "line":
                 say(value)
+                lines.append(value)
                 outcome.note(value)
             elif value:
-                outcome.wrong.append(f"as {user}, ended with {value}: {' '.join(words)}")
+                last = "\n".join(lines[-20:])
+                outcome.wrong.append(
+                    f"as {user}, {' '.join(words[3:])} ended with {value}:\n{last}"
+                )
     machine.cut()
     outcome.seconds = time.monotonic() - started
     return outcome
