@@ -4,6 +4,7 @@ the workspace shows, times included, so that nothing in it is taken for a change
 from __future__ import annotations
 
 import os
+import random
 import stat
 from pathlib import Path
 
@@ -12,7 +13,10 @@ import pytest
 from cowfs.daemon.process import finish_apply
 from cowfs.service.apply import apply
 from cowfs.store import steps
-from tests.crash.local import make_base
+from tests.crash.kills import base_tree
+from tests.crash.local import Life, make_base
+from tests.crash.states import first_state
+from tests.crash.workload import plan
 from tests.support.volumes import AUTHOR, Rig
 
 APPLY_STEPS = [step for step in steps.STEPS if step.startswith("apply.")]
@@ -107,3 +111,29 @@ def test_an_interrupted_apply_is_finished(tmp_path: Path, fast_path: Path, step:
         }
         assert rig.problems() == []
         rig.finish()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_an_apply_of_anything_is_finished(fast_path: Path, seed: int) -> None:
+    """Interrupted somewhere, after a life of calls chosen at random: nothing is reported, nothing
+    is left beside the tree, and the next apply finds nothing to do."""
+    rng = random.Random(seed)
+    base = fast_path / "base"
+    make_base(base)
+    life = Life(fast_path / "store", base)
+    ids = life.found().ids
+    for call in plan(first_state(base_tree(base)), seed, rng.randrange(3, 40)):
+        life.do(call, ids)
+    steps.arm(rng.choice(APPLY_STEPS), rng.choice([1, 1, 2, 3, 5, 8]), _interrupt)
+    try:
+        apply(life.engine, AUTHOR, lambda **_: None)
+    except StoppedError:
+        pass
+    finally:
+        steps.arm("")
+    life.crash()
+    life.start()  # fails if anything is reported
+    apply(life.engine, AUTHOR, lambda **_: None)
+    found = life.found()
+    assert found.base == found.view
+    life.finish()

@@ -318,8 +318,16 @@ class Executor:
         """Whether what has to lie there does: it always did, or an interrupted run put it there."""
         if not self._staging.has(ino):
             return self._known.is_right(path, name, st, ino, record)
-        # It has further names to get; this one may be of an interrupted run.
-        return os.path.samestat(st, self._staging.stat(staged_name(ino)))
+        # It has further names to get; this one may be of an interrupted run, which may even have
+        # come to give all of them their new content.
+        if os.path.samestat(st, self._staging.stat(staged_name(ino))):
+            return True
+        return (
+            ino in self._plan.rewritten
+            and stat.S_ISREG(record.mode)
+            and stat.S_ISREG(st.st_mode)
+            and self._known.has_bytes(path, st, record)
+        )
 
     def _move_aside(self, path: bytes) -> None:
         """Something that the workspace does not know lies where a name has to come: keep it."""

@@ -38,7 +38,7 @@ class Known:
 
     def fingerprints(self, ino: int) -> set[tuple[int, ...]]:
         """The base file of an inode as it was last seen, without ctime: what may be replaced."""
-        names = {*self._before.links(ino), *self._after.links(ino)} | {
+        names = {*self._before.links(ino), *self._after.links(ino), staging_place(ino)} | {
             n for n, i in self._plan.gone_names.items() if i == ino
         }
         known = (self.under(name) for name in names)
@@ -78,8 +78,10 @@ class Known:
             with self._reach.parent(path) as (fd, last):
                 return os.readlink(last, dir_fd=fd) == record.target
         if stat.S_ISREG(st.st_mode):
-            if ino in self._plan.rewritten and fingerprint(st)[:4] in self.fingerprints(ino):
-                return True  # the old file, which is still to be rewritten
+            if fingerprint(st)[:4] in self.fingerprints(ino):
+                # The old file, which is still to be rewritten; or which an interrupted run moved
+                # here, and then did not come to record it.
+                return True
             if known is not None and known.ino == ino and ino not in self._plan.rewritten:
                 return same_file(st, recorded_fingerprint(known))
             return self._is_its_base(name, st, record) or self.has_bytes(path, st, record)
