@@ -100,9 +100,11 @@ class Chain:
         self.known = progress.knowledge()
 
 
-def calls_of(state: State, seed: int, *, in_place: bool) -> list[Call]:
-    """The calls of one life, to its end in order."""
-    calls = [*plan(state, seed, _OPERATIONS), ("create", b"last-%d" % seed)]
+def calls_of(
+    state: State, seed: int, *, in_place: bool, operations: int = _OPERATIONS, rounds: int = 1
+) -> list[Call]:
+    """The calls of one life, to its end in order; see `plan`."""
+    calls = [*plan(state, seed, operations, rounds), ("create", b"last-%d" % seed)]
     return [*calls, ("unmount", in_place)]
 
 
