@@ -22,7 +22,6 @@ Threading: for the threads that an `Engine` is for; one apply at a time.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ from cowfs.format import keys, records
 from cowfs.service.applying.apart import closed_to_us, detach
 from cowfs.service.applying.executor import Executor, Mover
 from cowfs.service.applying.plan import Plan, make_plan
-from cowfs.service.applying.reach import Reach
+from cowfs.service.applying.reach import Reach, sync_file_system
 from cowfs.service.applying.staging import staging_place
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
@@ -134,7 +133,7 @@ def apply(engine: Engine, author: Author, progress: Progress, *, dry_run: bool =
             ) from None
         result.problems = executor.problems.rows
     reached("apply.written")
-    _syncfs(volume.base.fd)
+    _sync(volume.base.fd)
     reached("apply.synced")
     _finish(engine, plan, epoch, found)
     reached("apply.recorded")
@@ -264,8 +263,8 @@ def _finish(
     commit(engine)
 
 
-def _syncfs(fd: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syncfs(fd) != 0:
-        code = ctypes.get_errno()
-        raise ApplyConflictError(path=".", detail=f"cannot sync: {os.strerror(code)}")
+def _sync(fd: int) -> None:
+    try:
+        sync_file_system(fd)
+    except OSError as error:
+        raise ApplyConflictError(path=".", detail=f"cannot sync: {error.strerror}") from None

@@ -39,17 +39,16 @@ def run(
     parent: Path,
     *,
     options: str = "",
-    applies: bool = False,
     most_bad: int = 1,
 ) -> Outcome:
     """Record a life on an ext4 mounted with some options, and open so many crash states of it, or
-    until `most_bad` were bad. applies: also such as are interrupted in an apply. What is wrong with
-    a state is in the outcome."""
+    until `most_bad` were bad. What is wrong with a state is in the
+    outcome."""
     with tempfile.TemporaryDirectory(dir=parent, prefix="crash-") as top, _device() as device:
         place, outcome = Path(top), Outcome()
         (place / "disk").mkdir()
         base = _base(place)
-        calls = plan(first_state(base), seed, _OPERATIONS, rounds=3, applies=applies)
+        calls = plan(first_state(base), seed, _OPERATIONS, rounds=3)
         entries = _record(place, device, calls, seed, options)
         outcome.syncs = sum(entry.kind == b"S" for entry in entries)
         for content, known in _states(entries, base, calls, states, seed, outcome):

@@ -14,8 +14,7 @@ import pytest
 
 from cowfs.client.rpc import Client, RpcError
 from tests.mount.calls import NOBODY, in_child
-from tests.mount.mounts import interpreter_for, shared_mount
-from tests.mount.test_unprivileged import need_users_mounts
+from tests.mount.mounts import interpreter_for, need_users_mounts, shared_mount
 from tests.support.mounting import Mounted
 
 

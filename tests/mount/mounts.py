@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 import cowfs
-from tests.mount.calls import ChildFailedError, abort, in_child, mount_at, umount
+from tests.mount.calls import NOBODY, ChildFailedError, abort, in_child, mount_at, umount
 from tests.support import mounting
 from tests.support.checking import check_store
 from tests.support.mounting import Mounted
@@ -20,6 +24,25 @@ from tests.support.mounting import Mounted
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
 _END_SECONDS = 30
 _DEATH_SECONDS = 20
+
+
+def need_users_mounts() -> None:
+    """Skips the test where root cannot become a user who mounts."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user needs root; the other tests run as a user already")
+    if not _nobody_may_open("/dev/fuse"):
+        mode = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
+        pytest.skip(f"/dev/fuse is closed to ordinary users (mode {mode:o}); .ci/run opens it")
+    if not shutil.which("fusermount3"):
+        pytest.skip("fusermount3 is not installed")
+
+
+def _nobody_may_open(path: str) -> bool:
+    try:
+        in_child(lambda: os.close(os.open(path, os.O_RDWR)), uid=NOBODY)
+    except ChildFailedError:
+        return False
+    return True
 
 
 class Interpreter(NamedTuple):

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.calls import NOBODY, in_child, write_file
-from tests.mount.mounts import interpreter_for, shared_mount
-from tests.mount.test_unprivileged import need_users_mounts
+from tests.mount.mounts import interpreter_for, need_users_mounts, shared_mount
 from tests.support.mounting import Mounted
 
 Mounting = Callable[[], AbstractContextManager[Mounted]]

@@ -15,8 +15,7 @@ import pytest
 
 from cowfs.mounts import top_mount
 from tests.mount.calls import NOBODY, errno_of, in_child
-from tests.mount.mounts import interpreter_for, shared_mount
-from tests.mount.test_unprivileged import need_users_mounts
+from tests.mount.mounts import interpreter_for, need_users_mounts, shared_mount
 from tests.support.mounting import Mounted
 
 ID = shutil.which("id") or ""

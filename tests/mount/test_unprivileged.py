@@ -12,24 +12,13 @@ from typing import Any
 import pytest
 
 from tests.mount import test_checkpoint, test_restore
-from tests.mount.calls import NOBODY, ChildFailedError, errno_of, in_child, write_file
-from tests.mount.mounts import interpreter_for, shared_mount
+from tests.mount.calls import NOBODY, errno_of, in_child, write_file
+from tests.mount.mounts import interpreter_for, need_users_mounts, shared_mount
 from tests.mount.scenarios import ANYONE, Scenario
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.support.mounting import Mounted
 
 MIB = 1 << 20
-
-
-def need_users_mounts() -> None:
-    """Skips the test where root cannot become a user who mounts."""
-    if os.geteuid() != 0:
-        pytest.skip("becoming another user needs root; the other tests run as a user already")
-    if not _nobody_may_open("/dev/fuse"):
-        mode = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
-        pytest.skip(f"/dev/fuse is closed to ordinary users (mode {mode:o}); .ci/run opens it")
-    if not shutil.which("fusermount3"):
-        pytest.skip("fusermount3 is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +37,6 @@ def users_mount(open_directory: Path) -> Iterator[Mounted]:
         shared_mount(base, uid=NOBODY, interpreter=interpreter) as mounted,
     ):
         yield mounted
-
-
-def _nobody_may_open(path: str) -> bool:
-    try:
-        in_child(lambda: os.close(os.open(path, os.O_RDWR)), uid=NOBODY)
-    except ChildFailedError:
-        return False
-    return True
 
 
 @pytest.fixture

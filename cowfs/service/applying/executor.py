@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from cowfs.format import keys, records
 from cowfs.service.applying.contents import LostContentError, pieces
@@ -35,6 +36,10 @@ from cowfs.volume.importing import base_record, recorded_fingerprint
 _PATH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DEEPEST = 65536
 """Directories above one another; more are a cycle, in a damaged store."""
+_PORTION_FILES = 512
+_PORTION_BYTES = 64 << 20
+"""How many files are made before the file system is told to store them, and how large."""
+T = TypeVar("T")
 Mover = Callable[[Callable[[], os.stat_result], records.BaseRecord, int, bytes], None]
 """Runs a rename that returns the lstat afterwards, and records the new place (parent, name)."""
 
@@ -78,11 +83,11 @@ class Executor:
             for path, name, ino in self._sorted(self._before, self._plan.gone_names, deepest=True):
                 self._step(path)
                 self._take_away(path, name, ino)
-            for path, name, ino in self._coming():
+            for path, name, ino in self._prepared(self._coming()):
                 self._step(path)
                 with self._lost_is_a_problem(path):
                     self._put_in_place(path, name, ino)
-            for ino in sorted(self._plan.rewritten):
+            for ino in self._prepared_contents(sorted(self._plan.rewritten)):
                 self._step(b"")
                 with self._lost_is_a_problem(next((p for p, _ in self._known.places(ino)), b"")):
                     self._rewrite(ino)
@@ -202,6 +207,44 @@ class Executor:
             self.problems.add(path, "not removed: it holds things that were made outside")
 
     # -- names that come ----------------------------------------------------------------------
+
+    def _prepared(self, rows: list[tuple[bytes, Name, int]]) -> Iterator[tuple[bytes, Name, int]]:
+        """The new names, whose files were made shortly before."""
+        seen: set[int] = set()
+
+        def wanted(row: tuple[bytes, Name, int]) -> int:
+            path, _, ino = row
+            if ino in seen or self._staging.has(ino) or self._reach.lstat(path) is not None:
+                return 0
+            seen.add(ino)
+            return ino
+
+        return self._portions(rows, wanted)
+
+    def _prepared_contents(self, inodes: list[int]) -> Iterator[int]:
+        """The rewritten files, of which the new ones were made shortly before; not in a resumed
+        apply, in which most may be done."""
+        return self._portions(inodes, lambda ino: 0 if self._plan.resumed else ino)
+
+    def _portions(self, rows: list[T], wanted: Callable[[T], int]) -> Iterator[T]:
+        """Give rows on in portions, each when the regular files for it are on stable storage.
+        wanted: the inode number of one to make, else 0."""
+        portion: list[T] = []
+        files: list[tuple[int, records.InodeRecord]] = []
+        size = 0
+        for row in rows:
+            portion.append(row)
+            ino = wanted(row)
+            record = self._after.inode(ino) if ino else None
+            if record is not None and record.size and stat.S_ISREG(record.mode):
+                files.append((ino, record))
+                size += record.size
+            if len(files) >= _PORTION_FILES or size >= _PORTION_BYTES:
+                self._staging.prepare(files, self._after)
+                yield from portion
+                portion, files, size = [], [], 0
+        self._staging.prepare(files, self._after)
+        yield from portion
 
     def _put_in_place(self, path: bytes, name: Name, ino: int) -> None:
         record = self._after.inode(ino)

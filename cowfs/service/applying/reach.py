@@ -12,6 +12,7 @@ Threading: for the thread of the apply.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import stat
@@ -38,6 +39,14 @@ def _allow(fd: int, wanted: int) -> None:
     st = os.fstat(fd)
     if st.st_uid == os.geteuid() != 0 and wanted & ~st.st_mode:
         os.chmod(place(fd), stat.S_IMODE(st.st_mode) | wanted)
+
+
+def sync_file_system(fd: int) -> None:
+    """syncfs(2) of the file system that something open is on. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 class Reach:

@@ -12,9 +12,9 @@ import stat
 from collections.abc import Callable
 
 from cowfs.format import records
-from cowfs.service.applying.contents import pieces
+from cowfs.service.applying.contents import LostContentError, pieces
 from cowfs.service.applying.plan import Name
-from cowfs.service.applying.reach import let_in
+from cowfs.service.applying.reach import let_in, sync_file_system
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import ROOT_INO
 from cowfs.volume.base import STAGING, Base
@@ -58,6 +58,7 @@ class Staging:
         """resumed: it may have things of an interrupted run. move_aside: gets rid of something else
         under its name. Raises OSError."""
         self._base = base
+        self._ready: dict[int, os.stat_result] = {}
         let_in(base.fd)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             fd = base.open_directory(STAGING)
@@ -96,29 +97,47 @@ class Staging:
     def make(self, ino: int, record: records.InodeRecord, after: Snapshot) -> os.stat_result:
         """Make a file, link or special file here, as `new_name`. Raises PermissionError for a
         device that only root can make, LostContentError, OSError."""
+        if ino in self._ready:
+            return self._ready.pop(ino)
         self.forget_new(ino)
         mode, name = record.mode, new_name(ino)
         if stat.S_ISREG(mode):
-            return self._write(name, record, after)
+            return self._write(name, record, after, durable=True)
         if stat.S_ISLNK(mode):
             os.symlink(record.target, name, dir_fd=self.fd)
         else:
             os.mknod(name, mode, record.rdev, dir_fd=self.fd)
         return self.stat(name)
 
-    def _write(self, name: bytes, record: records.InodeRecord, after: Snapshot) -> os.stat_result:
+    def prepare(self, files: list[tuple[int, records.InodeRecord]], after: Snapshot) -> None:
+        """Make regular files ahead, and put them all on stable storage at once: none of them may
+        get its name before, or a power cut would leave a name with half a file. One whose content
+        is lost is left out. Raises OSError."""
+        for ino, record in files:
+            self.forget_new(ino)
+            with contextlib.suppress(LostContentError):
+                self._ready[ino] = self._write(new_name(ino), record, after, durable=False)
+        if self._ready:
+            sync_file_system(self.fd)
+
+    def _write(
+        self, name: bytes, record: records.InodeRecord, after: Snapshot, *, durable: bool
+    ) -> os.stat_result:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=self.fd)
         try:
             for offset, piece in pieces(after, record):
                 os.pwrite(fd, piece, offset)
             os.ftruncate(fd, record.size)
+            if durable and record.size:
+                os.fdatasync(fd)
             return os.fstat(fd)
         finally:
             os.close(fd)
 
     def forget_new(self, ino: int) -> None:
         """Remove what an interrupted run was making: it may be incomplete."""
+        self._ready.pop(ino, None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(new_name(ino), dir_fd=self.fd)
 
