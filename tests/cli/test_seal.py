@@ -135,7 +135,7 @@ def test_interrupted_and_continued(cowfs: Cowfs, project: Path, needs_fuse: None
     cowfs.ok("mount", project)
     cowfs.cwd = project
     eventually(lambda: left(cowfs, project) == 52)  # the walk has found them all
-    with cowfs.start("seal", "--rate", "0.5", stderr=subprocess.PIPE) as command:
+    with cowfs.start("seal", "--rate", "0.1", stderr=subprocess.PIPE) as command:
         eventually(lambda: 0 < left(cowfs, project) < 52)
         command.send_signal(signal.SIGINT)
         assert command.wait(30) == 130
