@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,12 @@ def spread_text(summary: Summary | None) -> str:
     scale, _ = _unit(summary.median)
     low, high = _digits(summary.low * scale), _digits(summary.high * scale)
     return f"{seconds_text(summary.median)} ({low}-{high})"
+
+
+def not_measured(missing: Mapping[tuple[int, str], str] | Mapping[tuple[str, str], str]) -> str:
+    """Which tools are missing, and why, each reason of a tool once."""
+    lines = sorted({f"  {tool}: {why}" for (_, tool), why in missing.items()})
+    return "Not measured:\n" + "\n".join(lines)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from benchmarks.checkpoints.tools import Tool
 from benchmarks.epochs.workspace import make_tree
-from benchmarks.report import spread_text, table
+from benchmarks.report import not_measured, spread_text, table
 from benchmarks.runner import FAILURES, rotated
 from benchmarks.stats import Summary
 from benchmarks.svg import Chart, Mark, Row
@@ -64,8 +64,7 @@ class LatencyReport:
             "the state before kept",
         ]
         if self.missing:
-            lines = sorted({f"  {tool}: {why}" for (_, tool), why in self.missing.items()})
-            parts.append("Not measured:\n" + "\n".join(lines))
+            parts.append(not_measured(self.missing))
         return "\n\n".join(parts)
 
     def charts(self) -> dict[str, Chart]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import bars
 from benchmarks.checkpoints.tools import Copies, CowfsTool, ShadowGit, Tool
 from benchmarks.inputs.histories import History
-from benchmarks.report import bytes_text, seconds_text, spread_text, table
+from benchmarks.report import bytes_text, not_measured, seconds_text, spread_text, table
 from benchmarks.runner import FAILURES, rotated
 from benchmarks.stats import Summary, Verdict
 from benchmarks.svg import Chart, Mark, Row
@@ -103,8 +103,7 @@ class StorageReport:
             )
             parts.append(f"{history}, {states} states\n{table(head, rows)}")
         if self.missing:
-            lines = sorted({f"  {tool}: {why}" for (_, tool), why in self.missing.items()})
-            parts.append("Not measured:\n" + "\n".join(lines))
+            parts.append(not_measured(self.missing))
         return "\n\n".join(parts)
 
     def charts(self) -> dict[str, Chart]:

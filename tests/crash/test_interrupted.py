@@ -58,6 +58,18 @@ def _change(rig: Rig) -> None:
     rig.chmod(b"one name", stat.S_IFREG | 0o606)
 
 
+def _apply_interrupted(rig: Rig, step: str, passes: int) -> None:
+    """An apply that ends with its process, if it comes to that step so often."""
+    steps.arm(step, passes, _interrupt)
+    try:
+        apply(rig.engine, AUTHOR, lambda **_: None)
+    except StoppedError:
+        pass
+    finally:
+        steps.arm("")
+    rig.crash()
+
+
 def _facts(path: Path) -> dict[bytes, tuple[object, ...]]:
     out: dict[bytes, tuple[object, ...]] = {}
     for top, directories, files in os.walk(path):
@@ -89,14 +101,7 @@ def test_an_interrupted_apply_is_finished(tmp_path: Path, fast_path: Path, step:
         rig.checkpoint()
         _change(rig)
         right = rig.tree()
-        steps.arm(step, passes, _interrupt)
-        try:
-            apply(rig.engine, AUTHOR, lambda **_: None)
-        except StoppedError:
-            pass
-        finally:
-            steps.arm("")
-        rig.crash()
+        _apply_interrupted(rig, step, passes)
         rig.start()
         finish_apply(rig.volume)
         if step not in ("apply.begin", "apply.sealed", "apply.saved"):
@@ -124,14 +129,7 @@ def test_an_apply_of_anything_is_finished(fast_path: Path, seed: int) -> None:
     ids = life.found().ids
     for call in plan(first_state(base_tree(base)), seed, rng.randrange(3, 40)):
         life.do(call, ids)
-    steps.arm(rng.choice(APPLY_STEPS), rng.choice([1, 1, 2, 3, 5, 8]), _interrupt)
-    try:
-        apply(life.engine, AUTHOR, lambda **_: None)
-    except StoppedError:
-        pass
-    finally:
-        steps.arm("")
-    life.crash()
+    _apply_interrupted(life, rng.choice(APPLY_STEPS), rng.choice([1, 1, 2, 3, 5, 8]))
     life.start()  # fails if anything is reported
     apply(life.engine, AUTHOR, lambda **_: None)
     found = life.found()

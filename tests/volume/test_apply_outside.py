@@ -67,6 +67,14 @@ def change(rig: Rig, top: bytes = b"d/") -> None:
     rig.rename(top + b"moves", top + b"kept/moved")
 
 
+def run_interrupted(rig: Rig) -> None:
+    """An apply that stops when it is about to begin with the base."""
+    arm("apply.marked", 1, _stop)
+    with pytest.raises(_StoppedError):
+        run(rig)
+    arm("")
+
+
 def race(top: Path, name: str, make_trap: Callable[[Path], object], *, resumed: bool) -> int:
     """One apply, during which `name` in the base and a trap change places; how often they did."""
     base, trap = top / "base", top / "trap"
@@ -77,10 +85,7 @@ def race(top: Path, name: str, make_trap: Callable[[Path], object], *, resumed: 
     rig.tree()
     change(rig)
     if resumed:
-        arm("apply.marked", 1, _stop)
-        with pytest.raises(_StoppedError):
-            run(rig)
-        arm("")
+        run_interrupted(rig)
     with swapping(base, name, trap) as count:
         try:
             run(rig)
@@ -190,10 +195,7 @@ def test_something_under_the_name_of_the_staging_directory(
     rig.tree()
     change(rig)
     if resumed:
-        arm("apply.marked", 1, _stop)
-        with pytest.raises(_StoppedError):
-            run(rig)
-        arm("")
+        run_interrupted(rig)
     staging = base / os.fsdecode(STAGING)
     if planted == "link":
         staging.symlink_to(outside.top)

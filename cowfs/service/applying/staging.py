@@ -113,12 +113,14 @@ class Staging:
         """Make regular files ahead, and put them all on stable storage at once: none of them may
         get its name before, or a power cut would leave a name with half a file. One whose content
         is lost is left out. Raises OSError."""
+        made = {}
         for ino, record in files:
             self.forget_new(ino)
             with contextlib.suppress(LostContentError):
-                self._ready[ino] = self._write(new_name(ino), record, after, durable=False)
-        if self._ready:
+                made[ino] = self._write(new_name(ino), record, after, durable=False)
+        if made:
             sync_file_system(self.fd)
+        self._ready |= made
 
     def _write(
         self, name: bytes, record: records.InodeRecord, after: Snapshot, *, durable: bool
