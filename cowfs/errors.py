@@ -136,6 +136,13 @@ class ExportFailedError(CowfsError):
     hint = "Nothing is left of it, and the workspace was only read: make room, then repeat."
 
 
+class ConfigError(CowfsError):
+    code = "COWFS_CONFIG"
+    exit_code = 11
+    message = "the configuration: {detail}"
+    hint = "`cowfs config` lists all settings and where they come from. Nothing was changed."
+
+
 # -- mounting (exit 20 to 39) ---------------------------------------------------------------
 
 

@@ -1,0 +1,418 @@
+"""A workspace's configuration: `config.toml` in the store's directory.
+
+Not in the project, where whoever works there could change it. It is optional, made by people or by
+`cowfs config`, and read again by the daemon when it changes. What is wrong in it never keeps
+anything from working: the setting has its default then, and `Config.problems` says so.
+
+A setting comes, in this order, from the file; from the profile of its section; from the default.
+
+Threading: stateless functions; a `Config` is immutable. Writers of all processes are serialised by
+a lock on the store's directory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cowfs.errors import ConfigError
+from cowfs.store.env import sync_directory
+
+FILE = "config.toml"
+_LARGEST = 1 << 20
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|w)?")
+_SECONDS = {"ms": 0.001, None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_LONGEST = 10 * 365 * 86400.0
+_MOST = 1_000_000_000
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """When the daemon makes checkpoints by itself. Durations are seconds; 0 is never.
+
+    settle: so long after the last change of a burst. burst: of at least so many changes.
+    spacing: not sooner after the last checkpoint. interval: at the latest so long after a change,
+    however many others follow. every_files: when so many files are changed. before_deletion: when
+    so many are being deleted, of the state before.
+    """
+
+    profile: str
+    settle: float
+    burst: int
+    spacing: float
+    interval: float
+    every_files: int
+    before_deletion: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints are kept: those that any of the rules keeps; 0 is no such rule.
+
+    keep_last: the newest so many. keep_hourly, keep_daily, keep_weekly: the last one of each of so
+    many hours, days, weeks. keep_days: all of so many days. keep_rescue: rescue checkpoints of so
+    many days. What has a label or is pinned is no matter of these.
+
+    Nothing may be removed by them while `Config.problems` has something: it could be a rule.
+    """
+
+    profile: str
+    keep_last: int
+    keep_hourly: int
+    keep_daily: int
+    keep_weekly: int
+    keep_days: int
+    keep_rescue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Volatile:
+    """paths: relative to the top, without a slash at the end. A path of several names is that one
+    place; a single name means every directory or file of that name."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings. sources: key to where its value comes from: "file", "profile", "default".
+    problems: what is wrong in the file."""
+
+    checkpoints: Checkpoints
+    retention: Retention
+    volatile: Volatile
+    sources: dict[str, str]
+    problems: tuple[ConfigError, ...] = ()
+
+    def value(self, key: str) -> Any:
+        """The value of a key such as "checkpoints.settle"."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name)
+
+
+# -- kinds of values ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a setting's value may be. allowed: in words. take: a value of TOML to one of `Config`;
+    raises ValueError. show: the other way, as it is written into the file."""
+
+    allowed: str
+    take: Callable[[object], Any]
+    show: Callable[[Any], Any]
+
+
+def _take_duration(value: object) -> float:
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value.strip().lower())
+        if value == OFF:
+            return 0.0
+        if found is None:
+            raise ValueError
+        seconds = float(found[1]) * _SECONDS[found[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise ValueError
+    if not (math.isfinite(seconds) and 0 <= seconds <= _LONGEST):
+        raise ValueError
+    return seconds
+
+
+def _show_duration(seconds: float) -> str:
+    if not seconds:
+        return OFF
+    for unit in ("w", "d", "h", "m", "s"):
+        count = seconds / _SECONDS[unit]
+        if count >= 1 and count == int(count):
+            return f"{int(count)}{unit}"
+    return f"{seconds:.10g}s"
+
+
+def _take_number(value: object) -> int:
+    if value == OFF:
+        return 0
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST:
+        raise ValueError
+    return value
+
+
+def _take_paths(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    paths = []
+    for item in value:
+        if not isinstance(item, str):
+            raise ValueError
+        path = item.rstrip("/").removeprefix("./")
+        if not path or "\0" in path or any(n in ("", ".", "..") for n in path.split("/")):
+            raise ValueError
+        paths.append(path)
+    return tuple(dict.fromkeys(paths))
+
+
+def _choice(*names: str) -> Kind:
+    def take(value: object) -> str:
+        if value not in names:
+            raise ValueError
+        return str(value)
+
+    return Kind(", ".join(names), take, str)
+
+
+DURATION = Kind('a duration such as "30s", "10m" or "2h", or "off"', _take_duration, _show_duration)
+NUMBER = Kind('a whole number, or "off" (0)', _take_number, int)
+PATHS = Kind(
+    'paths relative to the top, such as ["target/", "node_modules/"]', _take_paths, list[str]
+)
+
+
+# -- the settings ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its key ("section.name"), what it may be, its default, and what it does."""
+
+    key: str
+    kind: Kind
+    default: Any
+    about: str
+
+
+PROFILES: dict[str, dict[str, dict[str, Any]]] = {
+    "checkpoints": {
+        "exploratory": {},
+        "batch": {"settle": 0.0, "interval": 0.0, "every_files": 100},
+        "parallel": {},
+        "manual": {"settle": 0.0, "interval": 0.0, "before_deletion": 0},
+    },
+    "retention": {
+        "development": {},
+        "production": {"keep_days": 90},
+    },
+}
+"""By section: name of a profile to the settings that it has otherwise than the default."""
+
+SETTINGS = {
+    setting.key: setting
+    for setting in (
+        Setting(
+            "checkpoints.profile",
+            _choice(*PROFILES["checkpoints"]),
+            "exploratory",
+            "exploratory: after every burst of changes; batch: every so many files; "
+            "parallel: as exploratory; manual: none",
+        ),
+        Setting("checkpoints.settle", DURATION, 3.0, "so long after the last change of a burst"),
+        Setting("checkpoints.burst", NUMBER, 1, "if it was of at least so many changes"),
+        Setting("checkpoints.spacing", DURATION, 15.0, "and so long after the checkpoint before"),
+        Setting("checkpoints.interval", DURATION, 600.0, "after so long, if the changes go on"),
+        Setting("checkpoints.every_files", NUMBER, 0, "when so many files are changed"),
+        Setting(
+            "checkpoints.before_deletion",
+            NUMBER,
+            50,
+            "of the state before so many files are deleted",
+        ),
+        Setting(
+            "retention.profile",
+            _choice(*PROFILES["retention"]),
+            "development",
+            "development: 30 days; production: 90 days",
+        ),
+        Setting("retention.keep_last", NUMBER, 10, "the newest so many are kept"),
+        Setting("retention.keep_hourly", NUMBER, 0, "the last one of each of so many hours"),
+        Setting("retention.keep_daily", NUMBER, 0, "the last one of each of so many days"),
+        Setting("retention.keep_weekly", NUMBER, 0, "the last one of each of so many weeks"),
+        Setting("retention.keep_days", NUMBER, 30, "all of so many days"),
+        Setting("retention.keep_rescue", NUMBER, 7, "rescue checkpoints of so many days"),
+        Setting(
+            "volatile.paths",
+            PATHS,
+            (),
+            "what can be made again: a restore leaves it alone unless asked",
+        ),
+    )
+}
+"""All settings by their keys, in the order in which they are listed."""
+
+_SECTIONS = list(dict.fromkeys(key.partition(".")[0] for key in SETTINGS))
+
+
+def setting(key: str) -> Setting:
+    """The setting with a key. Raises ConfigError, with the nearest one."""
+    found = SETTINGS.get(key)
+    if found is None:
+        raise ConfigError(detail=f"there is no setting {key!r}{_nearest(key, SETTINGS)}")
+    return found
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, words, 1)
+    return f"; {near[0]!r} perhaps?" if near else f"; there are {', '.join(words)}"
+
+
+def _take(found: Setting, value: object) -> Any:
+    """A value of the file or the command line. Raises ConfigError."""
+    try:
+        return found.kind.take(value)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            detail=f"{found.key} cannot be {value!r}: it is {found.kind.allowed}"
+        ) from None
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read(store: Path) -> Config:
+    """The configuration of a store. Never raises: see `Config.problems`."""
+    problems: list[ConfigError] = []
+    try:
+        found = _load(store)
+    except ConfigError as error:
+        found = {}
+        problems.append(error)
+    return _settle(found, problems)
+
+
+def _load(store: Path) -> dict[str, Any]:
+    """What the file says, {} when there is none. Raises ConfigError."""
+    path = store / FILE
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_LARGEST + 1)
+        if len(data) > _LARGEST:
+            raise ConfigError(detail=f"{path} is longer than {_LARGEST:,} bytes")
+        return tomllib.loads(data.decode())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(detail=f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(detail=f"{path} is not TOML: {error}") from None
+
+
+def _flat(found: dict[str, Any], problems: list[ConfigError]) -> Iterator[tuple[Setting, object]]:
+    """The settings of a file; what is none of them is a problem."""
+    for section, table in found.items():
+        if section not in _SECTIONS:
+            detail = f"there is no section [{section}]{_nearest(section, _SECTIONS)}"
+            problems.append(ConfigError(detail=detail))
+        elif not isinstance(table, dict):
+            problems.append(ConfigError(detail=f"{section} must be a section: [{section}]"))
+        else:
+            for name, value in table.items():
+                try:
+                    yield setting(f"{section}.{name}"), value
+                except ConfigError as error:
+                    problems.append(error)
+
+
+def _settle(found: dict[str, Any], problems: list[ConfigError]) -> Config:
+    values: dict[str, Any] = {}
+    for known, value in _flat(found, problems):
+        try:
+            values[known.key] = _take(known, value)
+        except ConfigError as error:
+            problems.append(error)
+    sources = dict.fromkeys(values, "file")
+    for section, profiles in PROFILES.items():
+        key = f"{section}.profile"
+        chosen = values.get(key, SETTINGS[key].default)
+        for name, value in profiles[chosen].items():
+            if (other := f"{section}.{name}") not in values:
+                values[other] = value
+                sources[other] = "profile"
+
+    def part(section: str) -> dict[str, Any]:
+        return {
+            key.partition(".")[2]: values.get(key, known.default)
+            for key, known in SETTINGS.items()
+            if key.startswith(section + ".")
+        }
+
+    return Config(
+        Checkpoints(**part("checkpoints")),
+        Retention(**part("retention")),
+        Volatile(**part("volatile")),
+        {key: sources.get(key, "default") for key in SETTINGS},
+        tuple(problems),
+    )
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def change(store: Path, key: str, words: list[str] | None) -> Config:
+    """Set a setting to what the words of a command line say, or take it out (None); returns the
+    configuration as it is then. Comments and the order of the file stay.
+
+    Raises ConfigError: nothing is written then. Raises OSError.
+    """
+    known = setting(key)
+    value = None if words is None else known.kind.show(_take(known, _spoken(known, words)))
+    directory = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        _write(store, _edited(store, key, value))
+    finally:
+        os.close(directory)
+    return read(store)
+
+
+def _spoken(known: Setting, words: list[str]) -> object:
+    if known.kind is PATHS:
+        return [word for word in words if word not in ("", OFF)]
+    return " ".join(words)
+
+
+def _edited(store: Path, key: str, value: object) -> str:
+    """The text of the file with one setting changed. Raises ConfigError."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    _load(store)  # what is not TOML is not changed
+    try:
+        document: Any = tomlkit.parse((store / FILE).read_bytes())
+    except FileNotFoundError:
+        document = tomlkit.document()
+        document.add(tomlkit.comment("Settings of this workspace; `cowfs config` lists them all."))
+    except (TOMLKitError, ValueError, RecursionError) as error:
+        raise ConfigError(detail=f"{store / FILE} cannot be changed: {error}") from None
+    section, _, name = key.partition(".")
+    table = document.get(section)
+    if table is None and value is not None:
+        table = document[section] = tomlkit.table()
+    elif table is not None and not isinstance(table, dict):
+        raise ConfigError(detail=f"{section} must be a section: [{section}]")
+    if table is not None and value is not None:
+        table[name] = value
+    elif table is not None:
+        table.pop(name, None)
+    return tomlkit.dumps(document)
+
+
+def _write(store: Path, text: str) -> None:
+    """Replace the file atomically."""
+    new = store / (FILE + ".new")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, store / FILE)
+    sync_directory(store)
