@@ -39,22 +39,22 @@ def log(context: Context, limit: int) -> None:
     """
     damaged: list[str] = []
     with opening.reading(context.locate(), need_base=False) as workspace:
-        head, *rows = timeline(workspace, damaged=damaged.append)
-    shown = rows[:limit] if limit else rows
+        head, *shown = timeline(workspace, limit or None, damaged.append)
+        total = workspace.reader.count("checkpoint")
     if context.json:
         output.document(
             {
                 "checkpoints": [row.to_json() for row in shown],
                 "head": head.to_json(),
-                "total": len(rows),
+                "total": total,
                 "damaged": damaged,
             }
         )
         return
     for line in _table([head, *shown], time.time_ns()):
         output.text(line)
-    if len(shown) < len(rows):
-        output.text(f"… and {len(rows) - len(shown):,} older (cowfs log -n 0 shows all)")
+    if len(shown) < total:
+        output.text(f"… and {total - len(shown):,} older (cowfs log -n 0 shows all)")
     for name in damaged:
         output.note(f"checkpoint {name[:8]} is damaged; `cowfs verify` says what is hit")
 

@@ -5,13 +5,14 @@ Threading: as the workspace.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
-from cowfs.service.selectors import all_checkpoints
+from cowfs.service.states import States
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.snapshot import Snapshot
 
@@ -49,44 +50,37 @@ class Row:
         return row
 
 
-def timeline(
-    workspace: ReadOnly,
-    limit: int | None = None,
-    damaged: Callable[[str], None] | None = None,
-) -> list[Row]:
-    """The open head, then the checkpoints, newest first, at most `limit` of them (None: all).
+class Timeline:
+    """The rows of a workspace's history. They are read as they are asked for.
 
-    damaged: told the ids of those that cannot be read, which are left out then. Without it they
-    raise DamagedRecordError.
+    damaged: told the ids of checkpoints that cannot be read, which are left out then. Without it
+    they raise DamagedRecordError.
     """
-    reader = workspace.reader
-    checkpoints = all_checkpoints(reader, damaged)
-    by_epoch = {record.epoch: record for record in checkpoints}
-    head = workspace.head()
-    lineage = reader.lineage(workspace.branch.head)
 
-    known: dict[int, records.CheckpointRecord | None] = {0: None}
+    def __init__(self, workspace: ReadOnly, damaged: Callable[[str], None] | None = None) -> None:
+        self.workspace = workspace
+        self.states = States(workspace.reader, workspace.branch.head, damaged)
+        self._origin = self.states.parent(self.states.head)
+        self._line = self.states.lineage(self.states.head)
 
-    def ancestor(epoch: int) -> records.CheckpointRecord | None:
-        """The checkpoint of the nearest ancestor: the parent epoch's, if it was not removed."""
-        trail = []
-        while epoch not in known:
-            trail.append(epoch)
-            epoch = reader.epoch(epoch).parent
-            if epoch in by_epoch:
-                break
-        found = by_epoch[epoch] if trail and epoch in by_epoch else known[epoch]
-        for passed in trail:
-            known[passed] = found
-        return found
+    def checkpoints(self) -> Iterator[Row]:
+        """All but the head, newest first."""
+        return map(self._row, self.states.newest_first())
 
-    origin = ancestor(workspace.branch.head)
-    rows = [
-        Row(
+    def row(self, epoch: int) -> Row | None:
+        """The row of a state; None for epoch 0 if its checkpoint is not there any more."""
+        if epoch == self.states.head:
+            return self.head()
+        record = self.states.checkpoint(epoch)
+        return self._row(record) if record else None
+
+    def head(self) -> Row:
+        """The present state."""
+        return Row(
             id="@",
-            epoch=workspace.branch.head,
-            parent=origin.id if origin else None,
-            time=head.opened,
+            epoch=self.states.head,
+            parent=self._parent(self.states.head),
+            time=self.workspace.head().opened,
             message="",
             label="",
             kind="head",
@@ -95,36 +89,46 @@ def timeline(
             pid=0,
             command="",
             target="",
-            counts=head_counts(workspace),
+            counts=head_counts(self.workspace),
             current=False,
             on_line=True,
         )
-    ]
-    newest = (
-        reversed(checkpoints) if limit is None else reversed(checkpoints[-limit:] if limit else [])
-    )
-    for record in newest:
-        parent = ancestor(record.epoch)
-        rows.append(
-            Row(
-                id=record.id,
-                epoch=record.epoch,
-                parent=parent.id if parent else None,
-                time=record.time,
-                message=record.message,
-                label=record.label,
-                kind=record.kind,
-                user=record.user,
-                uid=record.uid,
-                pid=record.pid,
-                command=record.command,
-                target=record.target,
-                counts=record.counts,
-                current=origin is not None and record.epoch == origin.epoch,
-                on_line=lineage.visible(record.epoch),
-            )
+
+    def _row(self, record: records.CheckpointRecord) -> Row:
+        return Row(
+            id=record.id,
+            epoch=record.epoch,
+            parent=self._parent(record.epoch),
+            time=record.time,
+            message=record.message,
+            label=record.label,
+            kind=record.kind,
+            user=record.user,
+            uid=record.uid,
+            pid=record.pid,
+            command=record.command,
+            target=record.target,
+            counts=record.counts,
+            current=record.epoch == self._origin,
+            on_line=self._line.visible(record.epoch),
         )
-    return rows
+
+    def _parent(self, epoch: int) -> str | None:
+        found = self.states.checkpoint(self.states.parent(epoch)) if epoch else None
+        return found.id if found else None
+
+
+def timeline(
+    workspace: ReadOnly,
+    limit: int | None = None,
+    damaged: Callable[[str], None] | None = None,
+) -> list[Row]:
+    """The open head, then the checkpoints, newest first, at most `limit` of them (None: all).
+
+    damaged: as of `Timeline`.
+    """
+    line = Timeline(workspace, damaged)
+    return [line.head(), *islice(line.checkpoints(), limit)]
 
 
 def head_counts(workspace: ReadOnly) -> records.Counts:

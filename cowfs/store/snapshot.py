@@ -81,6 +81,18 @@ class Reader:
                 yield key
                 found = cursor.next()
 
+    def backwards(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """All records of a table, the greatest key first. Raises DamagedRecordError."""
+        with self.txn.cursor(db=self.store.tables[table]) as cursor:
+            if cursor.last():
+                opened = cursor.open
+                for key, stored in cursor.preceding():
+                    yield key, opened(key, stored)
+
+    def count(self, table: str) -> int:
+        """How many records a table has: a counter of LMDB."""
+        return int(self.txn.stat(self.store.tables[table])["entries"])
+
     def epoch(self, epoch: int) -> records.EpochRecord:
         """Raises DamagedRecordError when there is no such epoch."""
         value = self.get("epoch", keys.pack_id(epoch))

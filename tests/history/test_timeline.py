@@ -12,7 +12,7 @@ from cowfs.format import keys, records
 from cowfs.service.status import volume_status
 from cowfs.service.timeline import timeline
 from cowfs.service.workspace import reading
-from cowfs.store.snapshot import Reader
+from tests.history.reads import Reads
 from tests.history.states import history
 from tests.support.volumes import START, Rig
 
@@ -154,36 +154,29 @@ def test_checkpoints_that_were_removed_are_stepped_over(tmp_path: Path, base: Pa
         rig.finish(check=False)
 
 
-def test_work_is_that_of_the_checkpoints(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each epoch is read about once, not all of an epoch's ancestors for each."""
-    calls = 0
-    plain = Reader.epoch
-
-    def counting(self: Reader, epoch: int) -> records.EpochRecord:
-        nonlocal calls
-        calls += 1
-        return plain(self, epoch)
-
+def test_work_is_that_of_the_rows(tmp_path: Path, base: Path, reads: Reads) -> None:
+    """A few records are read for each row, however many checkpoints there are."""
     rig = Rig(tmp_path / "store", base)
     try:
         volume, last = rig.volume, 3000
-        for epoch in range(1, last):
-            record = records.CheckpointRecord(f"{epoch:012x}", epoch, "main", "manual", epoch)
-            volume.extra.put("checkpoint", record.id.encode(), records.encode(record))
         for epoch in range(1, last + 1):
-            volume.extra.put(
-                "epoch",
-                keys.pack_id(epoch),
-                records.encode(records.EpochRecord(epoch - 1, 0, "main", epoch, epoch)),
+            name = f"{epoch:012x}" if epoch < last else ""
+            if name:
+                record = records.CheckpointRecord(name, epoch, "main", "manual", epoch)
+                volume.extra.put("checkpoint", name.encode(), records.encode(record))
+            sealed = records.EpochRecord(
+                epoch - 1, 0, "main", epoch, epoch if name else 0, checkpoint=name
             )
+            volume.extra.put("epoch", keys.pack_id(epoch), records.encode(sealed))
         volume.extra.put("branch", b"main", records.encode(records.BranchRecord("main", last)))
         volume.sync()
         rig.close()
         with reading(rig.store, rig.base_fd) as workspace:
-            monkeypatch.setattr(Reader, "epoch", counting)
+            reads.count = 0
             assert len(timeline(workspace)) == last + 1
+            assert reads.count < 3 * last + 20
+            reads.count = 0
+            assert len(timeline(workspace, 25)) == 26
+            assert reads.count < 3 * 26 + 20
     finally:
         rig.finish(check=False)
-    assert calls < last + 10
