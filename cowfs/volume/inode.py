@@ -28,7 +28,8 @@ class Inode:
     blocks: blocks changed since the last quiesce; a bytearray is private, bytes may be shared.
         None marks a hole.
     inflight: blocks frozen in groups that are not committed yet.
-    reference: a content whose blocks resemble these (what this file replaces); for deltas.
+    reference: a content whose blocks resemble these (what this file replaces), for deltas; of a
+        directory, the one that had its name before.
     dirty: the record must be written. pending: groups in flight that hold it.
     nlookup: references of the kernel. handles: open file handles.
     orphan_epoch: 0, or the epoch in which the last name went; the inode lives on for its handles.

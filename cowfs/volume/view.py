@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from cowfs.volume.volume import Volume
 
 _REGULAR = 8
+_FORMER = 1 << 15
+"""Names that are remembered after they went (some 5 MB); the oldest are forgotten first."""
 
 
 class View:
@@ -44,6 +46,9 @@ class View:
     orphans: inodes without a name that something still holds.
     damaged: inodes that names lead to and whose records cannot be read.
     editing: a long operation holds inode objects; none may leave the cache.
+    former: (directory, name) to the content, or the directory, that lost this name last, and
+        (0, name) to the content that did in any directory. What gets the name next resembles it:
+        git and many editors replace a file that way, and move one.
     created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
     """
 
@@ -68,6 +73,7 @@ class View:
         self.deleted: set[int] = set()
         self.dirty_bytes = 0
         self.editing = False
+        self.former: dict[tuple[int, bytes], int] = {}
         self._snapshot: Snapshot | None = None
 
     @property
@@ -270,6 +276,8 @@ class View:
         self.links[(inode.ino, *key)] = inode.kind
         if inode.is_dir:
             inode.parent = directory.ino
+        if self.former and not inode.reference:
+            inode.reference = self._former(directory, name)
 
     def drop_name(self, directory: Inode, name: bytes, inode: Inode) -> None:
         """Take a name out."""
@@ -278,6 +286,20 @@ class View:
         key = (directory.ino, name)
         self.names[key] = 0
         self.links[(inode.ino, *key)] = 0
+        former = self.former
+        former[key] = inode.ino if inode.is_dir else inode.content
+        if inode.is_file:
+            former[(0, name)] = inode.content
+        while len(former) > _FORMER:
+            del former[next(iter(former))]
+
+    def _former(self, directory: Inode, name: bytes) -> int:
+        """What lost this name here, or in the directory whose name this one got, or anywhere."""
+        former = self.former
+        found = former.pop((directory.ino, name), 0)
+        if not found and directory.reference:
+            found = former.pop((directory.reference, name), 0)
+        return found or former.get((0, name), 0)
 
     def remove_inode(self, inode: Inode) -> None:
         """The last name is gone. The object stays for the kernel's references and handles."""
