@@ -33,7 +33,7 @@ _REFERRING = (b"\2", b"\3")
 _REFERRED_SIZE = HEADER_SIZE + HASH_SIZE
 _LEVEL = 1
 _DELTA_LEVEL = 6
-"""Here a fifth smaller than at level 1, for 0.1 ms instead of 0.06: most of it is the dictionary."""
+"""A fifth smaller than at level 1, in 0.1 ms instead of 0.06: the dictionary costs the most."""
 _MIN_COMPRESS = 64
 _WORTH = 512
 """Stored blocks up to this size are not worth a reference."""
