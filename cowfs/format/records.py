@@ -186,6 +186,17 @@ class EpochRecord(msgspec.Struct, array_like=True, frozen=True):
     checkpoint: str = ""
 
 
+class GitState(msgspec.Struct, array_like=True, frozen=True):
+    """What git's files said at the moment of a checkpoint: HEAD's commit (hexadecimal, "" if there
+    was none), the branch ("" if HEAD was detached), mtime (ns) and size of the index (0 if there
+    was none): git replaces that file whenever something is staged."""
+
+    commit: str = ""
+    branch: str = ""
+    index_mtime: int = 0
+    index_size: int = 0
+
+
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     """`kind`: manual, rescue, apply or start. `target`: for a rescue, the checkpoint whose
     restore it preceded. `time` is nanoseconds since 1970."""
@@ -203,6 +214,7 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     command: str = ""
     target: str = ""
     counts: Counts = Counts()
+    git: GitState = GitState()
 
 
 class OperationRecord(msgspec.Struct, array_like=True, frozen=True):

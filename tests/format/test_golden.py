@@ -134,10 +134,13 @@ HISTORY: dict[str, tuple[Any, str]] = {
             command="cowfs checkpoint",
             target="",
             counts=records.Counts(1, 2, 0),
+            git=records.GitState("a94a8fe5ccb19ba61c4c0873d391e987982fbbd3", "topic", T0, 1024),
         ),
-        "9d ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
+        "9e ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
         "b66265666f726520746865207265666163746f72696e67 a27631 cd03e8 a3616e61 cd1092"
-        "b0636f77667320636865636b706f696e74 a0 93 01 02 00",
+        "b0636f77667320636865636b706f696e74 a0 93 01 02 00"
+        "94 d928 61393461386665356363623139626136316334633038373364333931653938373938326662626433"
+        "a5746f706963 cf187cee5455690000 cd0400",
     ),
     "operation": (
         records.OperationRecord(

@@ -102,6 +102,7 @@ UNTOLD = {
     "base.ctime": "of what is no file",
     "checkpoint.message": "",
     "checkpoint.kind": "when it becomes another known one",
+    "checkpoint.git": "when it is possible",
     "operation.kind": "when it becomes another known one",
     "branch.undo": "when it becomes another checkpoint",
     "branch.redo": "when it becomes another checkpoint",
@@ -202,6 +203,9 @@ def changed(value: Any) -> Iterator[Any]:
         yield ("1" if value[:1] == "0" else "0") + value[1:]  # of an id, one that could be
     elif isinstance(value, tuple):
         yield ("0" * 12, *value[1:])
+    elif isinstance(value, records.GitState):
+        yield msgspec.structs.replace(value, index_size=value.index_size ^ 1)
+        yield msgspec.structs.replace(value, branch="other")
     else:
         yield msgspec.structs.replace(value, modified=value.modified ^ 1)
 
