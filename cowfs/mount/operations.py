@@ -23,8 +23,15 @@ from typing import Any, Protocol
 import pyfuse3
 
 from cowfs.errors import DamagedRecordError
+from cowfs.format.audit import CUT, XATTR
 from cowfs.mount import replies
-from cowfs.mount.upkeep import GHOSTS_INO, GHOSTS_NAME, Upkeep, are_times_of_kernel
+from cowfs.mount.upkeep import (
+    GHOSTS_INO,
+    GHOSTS_NAME,
+    Upkeep,
+    are_times_of_kernel,
+    what_is_set,
+)
 from cowfs.store.env import LmdbError
 from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
@@ -90,7 +97,10 @@ class _Directory:
 
 
 class Operations:
-    """The request handlers of one mount."""
+    """The request handlers of one mount.
+
+    before_removal: called before a name is removed: directory, name, and 1 for a file.
+    """
 
     supports_dot_lookup = False
     enable_writeback_cache = True
@@ -103,7 +113,9 @@ class Operations:
         self._writers: dict[int, int] = {}
         self._directories: dict[int, _Directory] = {}
         self._next_directory = 1
+        self._audit = volume.audit
         self.upkeep = Upkeep()
+        self.before_removal: Callable[[int, bytes, int], None] | None = None
         self.requests = 0
         self._absent = replies.absent(replies.FOREVER)
         self._absent_now = replies.absent(0)
@@ -123,12 +135,13 @@ class Operations:
         inode.nlookup += 1
         return replies.attributes(inode)
 
-    def _open(self, inode: Inode, flags: int) -> pyfuse3.FileInfo:
+    def _open(self, inode: Inode, flags: int, pid: int) -> pyfuse3.FileInfo:
         """A handle: the inode number, and in bit 0 whether it can write."""
         inode.handles += 1
         writable = flags & os.O_ACCMODE != os.O_RDONLY
         if writable:
             self._writers[inode.ino] = self._writers.get(inode.ino, 0) + 1
+            self._audit.opened(-1 if pid in self.upkeep.ghosts else pid, inode.ino)
         return pyfuse3.FileInfo(fh=inode.ino << 1 | writable)
 
     def writers(self) -> list[int]:
@@ -194,9 +207,11 @@ class Operations:
             if found is None:
                 raise PosixError(errno.ENOENT)
             return found
-        return namespace.create(
+        inode = namespace.create(
             self._view, parent, name, mode, ctx.uid, ctx.gid, rdev=rdev, target=target
         )
+        self._audit.made(ctx.pid, parent, name, inode)
+        return inode
 
     @handler
     def mknod(
@@ -225,21 +240,29 @@ class Operations:
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
         inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, ctx)
-        return self._open(inode, flags), self._entry(inode)
+        return self._open(inode, flags, ctx.pid), self._entry(inode)
 
     @handler
     def link(self, ino: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        return self._entry(namespace.link(self._view, ino, new_parent, new_name))
+        inode = namespace.link(self._view, ino, new_parent, new_name)
+        self._audit.linked(ctx.pid, inode, new_parent, new_name)
+        return self._entry(inode)
 
     @handler
     def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         if ctx.pid not in self.upkeep.ghosts:
-            namespace.unlink(self._view, parent, name)
+            if self.before_removal is not None:
+                self.before_removal(parent, name, 1)
+            inode = namespace.unlink(self._view, parent, name)
+            self._audit.removed(ctx.pid, parent, name, inode)
 
     @handler
     def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         if ctx.pid not in self.upkeep.ghosts:
-            namespace.rmdir(self._view, parent, name)
+            if self.before_removal is not None:
+                self.before_removal(parent, name, 0)
+            inode = namespace.rmdir(self._view, parent, name)
+            self._audit.removed(ctx.pid, parent, name, inode)
 
     def renew(self, inodes: set[int]) -> list[tuple[int, bytes]]:
         """The kernel shall find other inodes of its own for these; returns their names."""
@@ -269,7 +292,8 @@ class Operations:
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> None:
-        namespace.rename(self._view, parent, name, new_parent, new_name, flags)
+        old = namespace.rename(self._view, parent, name, new_parent, new_name, flags)
+        self._audit.renamed(ctx.pid, parent, name, new_parent, new_name, old)
 
     @handler
     def readlink(self, ino: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -312,7 +336,7 @@ class Operations:
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> Any:
-        inode = self._view.inode(ino)
+        inode, audited = self._view.inode(ino), 0
         if are_times_of_kernel(fields):
             # A ghost's fsync or close may be what makes the kernel write back another's times;
             # what it does for watchers changes some itself.
@@ -324,6 +348,8 @@ class Operations:
             if fields.update_mode:
                 self.upkeep.opened.add(ino)
             return self._shown_to_ghost(inode, ctx.pid)
+        else:
+            audited = what_is_set(fields)
         size = attr.st_size if fields.update_size else None
         if size is not None and size > inode.size:
             self._volume.require_room()
@@ -338,6 +364,8 @@ class Operations:
             mtime=attr.st_mtime_ns if fields.update_mtime else None,
             ctime=attr.st_ctime_ns if fields.update_ctime else None,
         )
+        if audited:
+            self._audit.changed(ctx.pid, inode, audited)
         return replies.attributes(inode)
 
     @handler
@@ -345,7 +373,8 @@ class Operations:
         if not name.startswith(_XATTR_CLASSES):
             raise PosixError(errno.ENOTSUP)
         self._volume.require_room()
-        attributes.set_xattr(self._view, self._view.inode(ino), name, value)
+        attributes.set_xattr(self._view, inode := self._view.inode(ino), name, value)
+        self._audit.changed(ctx.pid, inode, XATTR)
 
     def failure(self, request: str, error: Exception) -> pyfuse3.FUSEError:
         """What a request that failed is answered with: without an answer its caller hangs."""
@@ -386,7 +415,8 @@ class Operations:
     def removexattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         if not name.startswith(_XATTR_CLASSES):
             raise PosixError(errno.ENOTSUP)
-        attributes.remove_xattr(self._view, self._view.inode(ino), name)
+        attributes.remove_xattr(self._view, inode := self._view.inode(ino), name)
+        self._audit.changed(ctx.pid, inode, XATTR)
 
     # -- files ------------------------------------------------------------------------------
 
@@ -413,16 +443,16 @@ class Operations:
         if inode.base_size:
             data.open_file(self._view, inode)
         if flags & os.O_TRUNC and ctx.pid not in self.upkeep.ghosts:
-            self._truncate_by_open(inode, ctx.uid)
-        info = self._open(inode, flags)
+            self._truncate_by_open(inode, ctx)
+        info = self._open(inode, flags, ctx.pid)
         if ctx.pid in self.upkeep.holders:
             info.fh |= _HOLDS
         return info
 
-    def _truncate_by_open(self, inode: Inode, uid: int) -> None:
+    def _truncate_by_open(self, inode: Inode, ctx: pyfuse3.RequestContext) -> None:
         """O_TRUNC is done here, not by `setattr`, so privileges go here too (inode(7))."""
         mode = inode.mode
-        if uid != 0 and mode & (stat.S_ISUID | stat.S_ISGID):
+        if ctx.uid != 0 and mode & (stat.S_ISUID | stat.S_ISGID):
             mode &= ~stat.S_ISUID
             if mode & stat.S_IXGRP:
                 mode &= ~stat.S_ISGID
@@ -434,6 +464,7 @@ class Operations:
             size=0 if inode.size else None,
             mode=mode if mode != inode.mode else None,
         )
+        self._audit.changed(ctx.pid, inode, CUT)
 
     @handler
     def read(self, fh: int, offset: int, size: int) -> bytes:
@@ -456,6 +487,7 @@ class Operations:
             if inode.ino in self.upkeep.dropping:
                 return len(buffer)
             written = data.write(view, inode, offset, buffer)
+            self._audit.wrote(inode, written)
             if view.dirty_bytes >= _GROUP_BYTES:
                 group = volume.quiesce()
                 if group is not None and volume.uncommitted_bytes >= _LIMIT_BYTES:
@@ -478,6 +510,7 @@ class Operations:
                 self._writers[inode.ino] = left
             else:
                 del self._writers[inode.ino]
+            self._audit.closed(inode.ino)
         if not inode.handles and inode.ino in self.upkeep.stale:
             self.upkeep.stale.discard(inode.ino)
             self.upkeep.on_closed(inode.ino)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import pyfuse3
 
+from cowfs.format.audit import CUT, MODE, OWNER, TIMES
+
 GHOSTS_NAME = b".cowfs-ghosts-" + secrets.token_hex(16).encode()
 """A directory below the root that only ghosts can look up; in it every inode number is a name.
 Nobody can guess it: what the kernel keeps of a name that others looked up or made, the absence of
@@ -31,6 +33,18 @@ def are_times_of_kernel(fields: pyfuse3.SetattrFields) -> bool:
         and not fields.update_uid
         and not fields.update_gid
     )
+
+
+def what_is_set(fields: pyfuse3.SetattrFields) -> int:
+    """What a process sets, as bits of `Operation.what` (format/audit.py)."""
+    what = CUT if fields.update_size else 0
+    if fields.update_mode:
+        what |= MODE
+    if fields.update_uid or fields.update_gid:
+        what |= OWNER
+    if fields.update_atime or fields.update_mtime:
+        what |= TIMES
+    return what
 
 
 class Parking:

@@ -20,6 +20,7 @@ import lmdb
 from cowfs.errors import StoreDamagedError, StoreMissingError
 from cowfs.format import checksum, records, version
 from cowfs.store.files import (
+    ADDED,
     DATA,
     NEW,
     TABLES,
@@ -39,6 +40,7 @@ from cowfs.store.transaction import Cursor, Table, Transaction
 from cowfs.store.upgrade import Progress, silent, stored_version, upgrade
 
 __all__ = [
+    "ADDED",
     "TABLES",
     "Cursor",
     "LmdbError",
@@ -69,7 +71,8 @@ class Store:
         damaged: bool = False,
         stored_version: int = version.VERSION,
     ) -> None:
-        """`damaged`: tables that are missing are left out of `tables`. stored_version: of the
+        """`damaged`: tables that are missing are left out of `tables`; those that a store may lack
+        always are. stored_version: of the
         format that the environment has."""
         self.path = path
         self.env = env
@@ -96,7 +99,7 @@ class Store:
             try:
                 tables[name] = self._table(name)
             except StoreDamagedError:
-                if not damaged:
+                if not damaged and name not in ADDED:
                     raise
         return tables
 

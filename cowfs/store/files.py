@@ -38,8 +38,12 @@ TABLES = (
     "branch",
     "operation",
     "orphan",
+    "process",
+    "audit",
     "meta",
 )
+ADDED = frozenset({"process", "audit"})
+"""Those that a store may lack until it is opened for writing: they came after version 2."""
 NEW = "data.mdb.new"
 """A store in the making: nobody takes it for a store, whatever a crash leaves of it."""
 DATA = "data.mdb"

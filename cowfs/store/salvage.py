@@ -34,7 +34,7 @@ from cowfs.format import codec, keys, records
 from cowfs.format.checksum import FORMAT_KEY, of_table
 from cowfs.format.records import FormatRecord
 from cowfs.format.version import VERSION, decode_format
-from cowfs.store.env import TABLES
+from cowfs.store.env import ADDED, TABLES
 from cowfs.store.pages import (
     ALSO_FREE,
     FREE_LIST,
@@ -233,8 +233,9 @@ class Harvest(PageCheck):
         for damage in self.damage:
             if damage.table not in (MAIN, FREE_LIST) and damage.low != damage.high:
                 yield Gap(damage.table, damage.low, damage.high)
+        whole = not any(damage.table == MAIN for damage in self.damage)
         for name in TABLES:
-            if name not in self.tables:
+            if name not in self.tables and not (whole and name in ADDED):
                 yield Gap(name, b"", None)
 
     def _doubt_stale_leaves(self) -> Iterator[Gap]:

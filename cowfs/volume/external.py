@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
+from cowfs.format.audit import ATTRIBUTES, MADE, REMOVED, WROTE
 from cowfs.store.env import LmdbError
 from cowfs.types import ROOT_INO
 from cowfs.volume import history
@@ -179,6 +180,15 @@ class External:
     def _report(self, what: str, path: bytes, name: bytes, detail: str) -> None:
         self._volume.problem(what, path + b"/" + name if path else name, detail)
 
+    def _adopted(self, code: int, path: bytes, name: bytes, child: Inode, detail: str) -> None:
+        self.adopted(code, path + b"/" + name if path else name, child, detail)
+
+    def adopted(self, code: int, path: bytes, child: Inode, detail: str) -> None:
+        """Say what was taken over, here and in the audit log; `code` as there. The path is that in
+        the base, which mostly is that in the workspace."""
+        self._volume.problem("external", path, detail)
+        self._volume.audit.adopted(code, path, child)
+
     def _adopt_new(self, view: View, inode: Inode, path: bytes, entry: BaseEntry) -> None:
         assert inode.entries is not None
         if entry.name in inode.entries:
@@ -199,7 +209,7 @@ class External:
         if child.is_dir:
             inode.nlink += 1
         view.mark(inode)
-        self._report("external", path, entry.name, "made outside, adopted")
+        self._adopted(MADE, path, entry.name, child, "made outside, adopted")
 
     def other_name(self, view: View, entry: BaseEntry) -> Inode | None:
         """The inode of which a new name of the base is another link. Files that had one name when
@@ -254,7 +264,7 @@ class External:
             self.stale.add(child.ino)
             view.mark(child)
         view.mark(inode)
-        self._report("external", path, name, "removed outside, adopted")
+        self._adopted(REMOVED, path, name, child, "removed outside, adopted")
 
     def _remove_tree(self, view: View, directory: Inode) -> bool:
         """Take a directory's content out of the view, its base is gone; False when something that
@@ -357,7 +367,7 @@ class External:
             self._report("conflict", path, name, "changed outside; the workspace's one stays")
         else:
             self.adopt_file(view, child, inode.ino, entry, attributes=untouched)
-            self._report("external", path, name, "changed outside, adopted")
+            self._adopted(WROTE, path, name, child, "changed outside, adopted")
 
     def _adopted_already(self, child: Inode, entry: BaseEntry) -> bool:
         """Whether this change of a file was found under another one of its names."""
@@ -396,7 +406,8 @@ class External:
         elif untouched:
             self.begin(view)
             self.take_attributes(view, child, entry)
-            self._report("external", path, entry.name, "attributes changed outside, adopted")
+            detail = "attributes changed outside, adopted"
+            self._adopted(ATTRIBUTES, path, entry.name, child, detail)
         elif (st.st_mode, entry.xattrs) != (record.mode, xattrs):
             self._report(
                 "conflict", path, entry.name, "attributes changed outside; the workspace's stay"
@@ -475,7 +486,7 @@ class External:
         if found.st.st_ino != entry.st_ino:
             self._directories.adopt_place(view, origin.parent)
         self._tell()
-        volume.problem("external", path, "changed outside while mounted, adopted")
+        self.adopted(WROTE, path, inode, "changed outside while mounted, adopted")
         return True
 
     def changed(self, view: View, content: int) -> None:

@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from cowfs.format import records
+from cowfs.format.audit import ATTRIBUTES
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import ROOT_INO
 from cowfs.volume.base import BaseEntry
@@ -97,7 +98,7 @@ class Directories:
         if shown != found and (as_seen or shown == was):
             self._external.begin(view)
             self._external.take_attributes(view, child, entry)
-            self._volume.problem("external", path, "attributes changed outside, adopted")
+            self._external.adopted(ATTRIBUTES, path, child, "attributes changed outside, adopted")
         elif shown != found != was:
             detail = "attributes changed outside; the workspace's stay"
             self._volume.problem("conflict", path, detail)

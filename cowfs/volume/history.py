@@ -156,6 +156,7 @@ def swap(
     view = volume.main
     before = view.lineage
     parent = volume.reader.lineage(target.epoch)
+    volume.audit.restored(author, operation, target.id, [b""], volume.next_epoch)
     rescue, group, lineage = _advance(
         volume, author, parent, branch, operation, "rescue", "", "", target.id
     )
@@ -168,6 +169,7 @@ def swap(
     reached("restore.durable")
     volume.reap()
     _enter(view, lineage)
+    volume.audit.forget_places()
     reached("restore.entered")
     old = Snapshot(volume.reader, before)
     touched = differing(old, view.snapshot)

@@ -68,10 +68,12 @@ def restore_paths(
         for path in _outermost(paths):
             editor.restore(path)
         reached("restore-paths.edited")
+        volume.audit.restored(author, "restore", target.id, paths, view.head)
         volume.sync()
         reached("restore-paths.durable")
     finally:
         view.editing = False
+        volume.audit.forget_places()
     before = Snapshot(volume.reader, view.lineage.at(rescue.epoch))
     touched = differing(before, view.snapshot)
     invalidation = history.invalidation_of(view, touched)

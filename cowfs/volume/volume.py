@@ -21,6 +21,7 @@ from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.steps import reached
 from cowfs.store.upgrade import Progress, silent
 from cowfs.store.writer import TransactionGroup, Writer, now
+from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.external import External
 from cowfs.volume.importing import Importer, root_records
@@ -45,6 +46,7 @@ class Volume:
     main: the view of the branch `main`.
     problems: what `status` reports: damage, losses, changes from outside; newest last.
     orphans: inodes without a name that the store still has blocks of.
+    audit: what processes did since the last group.
     """
 
     def __init__(self, store: Store, base: Base | None) -> None:
@@ -55,6 +57,7 @@ class Volume:
         self.problems: deque[dict[str, str]] = deque(maxlen=_KEPT_PROBLEMS)
         self.orphans: set[int] = set()
         self.importer = Importer(self)
+        self.audit = Audit(self)
         self.group_size = 0
         self._next_id = self._counter(b"next_id")
         self.next_epoch = self._counter(b"next_epoch")
@@ -215,6 +218,7 @@ class Volume:
         self._extra = TransactionGroup(0, view.lineage)
         self._extra_pinned = []
         frozen = view.freeze(group, pinned)
+        self.audit.freeze(group)
         self._put_counters(group)
         self._waiting.append((group, pinned, frozen))
         reached("group.frozen")
@@ -234,6 +238,7 @@ class Volume:
         if not self.writer.withdraw(group):
             return False
         self._counters = 0, 0
+        self.audit.processes.withdrawn()
         self._waiting = deque(item for item in self._waiting if item[0] is not group)
         self.branch = self.reader.branch(MAIN)
         self.open_epoch = self.reader.epoch(self.branch.head)

@@ -30,7 +30,15 @@ from cowfs.service.repair.history import mend_history
 from cowfs.service.repair.losses import fill_gaps, tell_undone
 from cowfs.service.repair.rounds import Repaired, repair_records
 from cowfs.service.verify import Progress, Report, Scan, examine
-from cowfs.store.env import TABLES, LmdbError, lock_owner, open_store, store_exists, sync_directory
+from cowfs.store.env import (
+    ADDED,
+    TABLES,
+    LmdbError,
+    lock_owner,
+    open_store,
+    store_exists,
+    sync_directory,
+)
 from cowfs.store.files import lock_directory
 from cowfs.store.pages import DamagedFileError, PageCheck
 from cowfs.store.room import SLACK_BYTES, is_full
@@ -51,7 +59,7 @@ def needs_rebuild(store: Path) -> bool:
     """Whether pages of a store's file are damaged, or tables of it are missing."""
     check = PageCheck(store / _DATA)
     try:
-        return any(True for _ in check.run()) or not check.tables >= set(TABLES)
+        return any(True for _ in check.run()) or not check.tables >= set(TABLES) - ADDED
     except DamagedFileError:
         return True
     except OSError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cowfs.errors import DamagedRecordError
+from cowfs.service.verify.audits import check_audit
 from cowfs.service.verify.blocks import Bad, Blocks
 from cowfs.service.verify.checksums import report_checksums, report_sums
 from cowfs.service.verify.epochs import check_counters, check_history
@@ -124,6 +125,7 @@ def _passes(scan: Scan, blocks: Blocks) -> list[_Pass]:
             lambda: check_base(scan),
         ),
         step("orphans", history | names | {"orphan"}, lambda: check_orphans(scan)),
+        step("audit", history | {"process", "audit"}, lambda: check_audit(scan)),
         step("derived", history | names, scan.report_derived),
         step("counters", history | names | {"meta"}, lambda: check_counters(scan)),
         step("unused", history | names | {"extent", "block", "orphan"}, blocks.unused),

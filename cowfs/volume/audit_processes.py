@@ -1,0 +1,324 @@
+"""Who makes the requests: processes by number, with their command lines and parents.
+
+A pid may be used again, and a process may become another program by execve(2), so what is known of
+a pid is compared with /proc once in a transaction group: its start time and its name. A process
+that was just forked still has the command line of its parent; it is looked at again at the 1st,
+2nd, 4th, 8th ... request, and takes the new command line in place (docs/design/audit-log.md).
+
+Threading: owned by the volume's thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from cowfs.format import keys, records
+from cowfs.format.audit import FIRST, UNKNOWN, ProcessRecord
+from cowfs.store.snapshot import Reader
+from cowfs.store.writer import TransactionGroup
+from cowfs.volume.audit_redaction import redacted
+
+_MOST = 4096
+"""Threads and processes that are kept in memory."""
+_DEEPEST = 64
+_COMMAND_BYTES = 512
+_READ_BYTES = 4096
+_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+_INIT = 1
+
+
+class Seen(NamedTuple):
+    """What /proc/PID/stat says: the name of the program, pid of the parent, start in clock ticks
+    since the machine started."""
+
+    name: bytes
+    parent: int
+    start: int
+
+
+def look_at(pid: int) -> Seen | None:
+    """A process or thread, None when it is gone or cannot be seen."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        line = os.read(fd, 1024)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return parse_stat(line)
+
+
+def parse_stat(line: bytes) -> Seen | None:
+    """proc_pid_stat(5): the name is in parentheses, and may have some in it."""
+    before, _, rest = line.rpartition(b")")
+    fields = rest.split()
+    if len(fields) < 20:
+        return None
+    return Seen(before.partition(b"(")[2], int(fields[1]), int(fields[19]))
+
+
+def command_of(pid: int) -> bytes:
+    """Its arguments, each ended by a NUL, as /proc has them; b"" when it ended."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(_READ_BYTES)
+    except OSError:
+        return b""
+
+
+def group_and_user(pid: int) -> tuple[int, int]:
+    """(process that a thread belongs to, effective uid); (pid, -1) when it is gone."""
+    group, uid = pid, -1
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"Tgid:"):
+                    group = int(line[5:])
+                elif line.startswith(b"Uid:"):
+                    uid = int(line.split()[2])
+                    break
+    except (OSError, ValueError):
+        pass
+    return group, uid
+
+
+def user_name(uid: int) -> str:
+    """Login name, the number as text when it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+class _Process:
+    """What is known of a process, by one of its threads.
+
+    start, name: of the thread, as last seen. round: the group in which that was. fresh: it still
+    has the command line of its parent. looks, next_look: how often it was asked for while it was
+    fresh, and when to look again. record: what the store gets; written: and has.
+    """
+
+    __slots__ = (
+        "fresh",
+        "looks",
+        "name",
+        "next_look",
+        "number",
+        "pid",
+        "record",
+        "round",
+        "start",
+        "written",
+    )
+
+    def __init__(self, number: int, pid: int, seen: Seen, record: ProcessRecord) -> None:
+        self.number = number
+        self.pid = pid
+        self.start = seen.start
+        self.name = seen.name
+        self.record = record
+        self.round = 0
+        self.fresh = False
+        self.looks = 0
+        self.next_look = 1
+        self.written = False
+
+
+class Processes:
+    """The processes that were met."""
+
+    def __init__(self, reader: Reader) -> None:
+        last = reader.last_key("process")
+        self._next = max(keys.unpack_id(last) + 1 if last else FIRST, FIRST)
+        self._by_pid: dict[int, _Process] = {}
+        self._by_number: dict[int, _Process] = {}
+        self._users: dict[int, str] = {}
+        self._round = 1
+        self._boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    def number(self, pid: int) -> int:
+        """The number of the process that a thread belongs to; UNKNOWN when there is no telling."""
+        process = self._by_pid.get(pid)
+        if process is not None and process.round == self._round and not process.fresh:
+            return process.number
+        return self._look(pid, process)
+
+    def refresh(self, number: int) -> None:
+        """The kernel writes for it: a last chance to see what it became since it opened a file."""
+        process = self._by_number.get(number)
+        if process is not None and process.fresh:
+            self._see_again(process, look_at(process.pid))
+
+    def of(self, pid: int, uid: int, user: str, command: str) -> int:
+        """The number of who asked for something by the socket; known by that, if not by /proc."""
+        number = self.number(pid) if pid > _INIT else UNKNOWN
+        if number != UNKNOWN or not (pid or command):
+            return number
+        arguments = b"".join(word + b"\0" for word in redacted(os.fsencode(command).split(b" ")))[
+            :_COMMAND_BYTES
+        ]
+        name = os.path.basename(arguments.partition(b"\0")[0]).decode("utf-8", "replace")
+        record = ProcessRecord(pid, 0, uid, user, name, arguments)
+        process = _Process(self._take(), pid, Seen(b"", 0, 0), record)
+        self._by_number[process.number] = process
+        return process.number
+
+    # -- looking at /proc -------------------------------------------------------------------------
+
+    def _look(self, pid: int, process: _Process | None, depth: int = 0) -> int:
+        if pid <= 0:
+            return UNKNOWN  # of another pid namespace
+        if process is not None and process.round == self._round:
+            process.looks += 1
+            if process.looks < process.next_look:
+                return process.number
+            process.next_look *= 2
+        seen = look_at(pid)
+        if seen is None:
+            if process is not None:
+                process.round = self._round
+                return process.number  # it ended, and its pid is not used again
+            return UNKNOWN
+        if process is not None and self._see_again(process, seen):
+            return process.number
+        return self._meet(pid, seen, depth)
+
+    def _see_again(self, process: _Process, seen: Seen | None) -> bool:
+        """Whether it is the same one; a program that took the place of a fork is."""
+        if seen is None:
+            return True
+        if seen.start != process.start:
+            return False
+        process.round = self._round
+        if not process.fresh:
+            return seen.name == process.name
+        command = self._command(process.pid)
+        if not command and seen.name != process.name:
+            command = seen.name + b"\0"  # it is about to end
+        if command and command != process.record.command:
+            process.fresh = False
+            process.record = self._record(process.record, seen.name, command)
+            process.written = False
+            process.name = seen.name
+        return True
+
+    def _meet(self, pid: int, seen: Seen, depth: int) -> int:
+        group, uid = group_and_user(pid)
+        if group != pid:
+            known = self._by_pid.get(group)
+            leader = look_at(group) or seen
+            if known is None or known.start != leader.start:
+                self._look(group, None, depth)
+                known = self._by_pid.get(group)
+            if known is not None and known.start == leader.start:
+                thread = self._by_pid[pid] = _Process(known.number, pid, seen, known.record)
+                thread.round, thread.written = self._round, True
+                return known.number
+        parent = self._parent(seen.parent, depth)
+        command = self._command(group)
+        above = self._by_number.get(parent)
+        record = ProcessRecord(
+            group,
+            self._boot + seen.start * _TICK_NS,
+            max(uid, 0),
+            self._user(uid),
+            seen.name.decode("utf-8", "replace"),
+            command or seen.name + b"\0",
+            parent,
+        )
+        process = _Process(self._take(), pid, seen, record)
+        process.fresh = above is not None and above.record.command == record.command
+        process.round = self._round
+        self._by_pid[pid] = self._by_number[process.number] = process
+        return process.number
+
+    def _parent(self, pid: int, depth: int) -> int:
+        """The number of a parent; the chain ends below the first process of the machine."""
+        if pid <= _INIT or depth >= _DEEPEST:
+            return UNKNOWN
+        known = self._by_pid.get(pid)
+        if known is not None and known.round == self._round:
+            return known.number
+        return self._look(pid, known, depth + 1)
+
+    def _record(self, old: ProcessRecord, name: bytes, command: bytes) -> ProcessRecord:
+        return ProcessRecord(
+            old.pid,
+            old.started,
+            old.uid,
+            old.user,
+            name.decode("utf-8", "replace"),
+            command,
+            old.parent,
+            old.session,
+            old.tool,
+        )
+
+    def _command(self, pid: int) -> bytes:
+        words = command_of(pid).rstrip(b"\0").split(b"\0")
+        if words == [b""]:
+            return b""
+        return b"".join(word + b"\0" for word in redacted(words))[:_COMMAND_BYTES]
+
+    def _user(self, uid: int) -> str:
+        if uid < 0:
+            return ""
+        name = self._users.get(uid)
+        if name is None:
+            name = self._users[uid] = user_name(uid)
+        return name
+
+    def _take(self) -> int:
+        number = self._next
+        self._next = number + 1
+        return number
+
+    # -- the store --------------------------------------------------------------------------------
+
+    def put(self, number: int, group: TransactionGroup) -> None:
+        """Write a process and those above it with a group, if the store has them not yet."""
+        while number >= FIRST:
+            process = self._by_number.get(number)
+            if process is None or process.written:
+                return
+            process.written = True
+            group.put("process", keys.pack_id(number), records.encode(process.record))
+            number = process.record.parent
+
+    def withdrawn(self) -> None:
+        """A group is not written after all."""
+        for process in self._by_number.values():
+            process.written = False
+
+    def next_round(self) -> None:
+        """A group was closed: look at each process again when it is met, and forget some if there
+        are many."""
+        self._round += 1
+        if len(self._by_number) + len(self._by_pid) > 2 * _MOST:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Keep those that were met lately and what is above them."""
+        lately = self._round - 2
+        kept: dict[int, _Process] = {}
+        for process in list(self._by_pid.values()):
+            number = process.number
+            while process.round >= lately and number not in kept:
+                found = self._by_number.get(number)
+                if found is None:
+                    break
+                kept[number] = found
+                number = found.record.parent
+        self._by_number = kept
+        self._by_pid = {pid: p for pid, p in self._by_pid.items() if p.number in kept}
+
+    def known(self) -> frozenset[int]:
+        """Numbers that may be used again: their records must stay in the store."""
+        return frozenset(self._by_number)
