@@ -32,7 +32,7 @@ from cowfs.service.timeline import Row, timeline
 )
 def log(context: Context, limit: int) -> None:
     """List the checkpoints, newest first: id, age, who made it, what it changed (+created
-    ~modified -deleted), what it is.
+    ~modified -deleted), what it is, and the branch and commit that git was on.
 
     "@" is the present state and "*" the checkpoint that it is based on. Where restores went back,
     the history is a tree; the lines on the left lead from each state to the one it was made from.
@@ -87,6 +87,8 @@ def _cells(row: Row, now: int) -> list[str]:
     if row.label:
         what.append(f"({row.label})")
     what.append(row.message.partition("\n")[0])
+    if row.git.commit:
+        what.append(f"({row.git.branch} {row.git.commit[:7]})".replace("( ", "("))
     return [
         row.id[:8],
         output.age(row.time, now),

@@ -9,6 +9,7 @@ Threading: pure functions and immutable records.
 
 from __future__ import annotations
 
+import re
 import stat
 from struct import Struct
 from struct import error as BadStruct  # noqa: N812
@@ -197,9 +198,24 @@ class GitState(msgspec.Struct, array_like=True, frozen=True):
     index_size: int = 0
 
 
+_COMMIT = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})?")
+LONGEST_BRANCH = 255
+"""Characters of `GitState.branch`."""
+
+
+def is_possible(state: GitState) -> bool:
+    """Whether a state of git can be one."""
+    return bool(
+        _COMMIT.fullmatch(state.commit)
+        and len(state.branch) <= LONGEST_BRANCH
+        and state.index_size >= 0
+    )
+
+
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     """`kind`: manual, rescue, apply or start. `target`: for a rescue, the checkpoint whose
-    restore it preceded. `time` is nanoseconds since 1970."""
+    restore it preceded. `time` is nanoseconds since 1970. `pinned`: never removed by itself;
+    `note`: why."""
 
     id: str
     epoch: int
@@ -215,6 +231,8 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     target: str = ""
     counts: Counts = Counts()
     git: GitState = GitState()
+    pinned: bool = False
+    note: str = ""
 
 
 class OperationRecord(msgspec.Struct, array_like=True, frozen=True):

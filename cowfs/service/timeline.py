@@ -25,7 +25,8 @@ class Row:
     made from, None for the first. time: ns since 1970; of the head, when its epoch was opened.
     kind: as of `CheckpointRecord`, "head" for the head. target: of a rescue checkpoint, the one
     whose restore it preceded. counts: what changed since `parent`, in inodes.
-    current: the head descends directly from it. on_line: the head descends from it at all.
+    git: the commit and branch that git was on. current: the head descends directly from it.
+    on_line: the head descends from it at all.
     """
 
     id: str
@@ -41,12 +42,14 @@ class Row:
     command: str
     target: str
     counts: records.Counts
+    git: records.GitState
     current: bool
     on_line: bool
 
     def to_json(self) -> dict[str, Any]:
         row = {name: getattr(self, name) for name in self.__slots__}
         row["counts"] = records.to_dict(self.counts)
+        row["git"] = records.to_dict(self.git)
         return row
 
 
@@ -90,6 +93,7 @@ class Timeline:
             command="",
             target="",
             counts=head_counts(self.workspace),
+            git=records.GitState(),
             current=False,
             on_line=True,
         )
@@ -109,6 +113,7 @@ class Timeline:
             command=record.command,
             target=record.target,
             counts=record.counts,
+            git=record.git,
             current=record.epoch == self._origin,
             on_line=self._line.visible(record.epoch),
         )

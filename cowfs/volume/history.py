@@ -18,6 +18,7 @@ from cowfs.store.writer import TransactionGroup, now
 from cowfs.tree.announcing import Announcement, announcement
 from cowfs.tree.changes import Touched, differing
 from cowfs.types import MAX_EPOCH
+from cowfs.volume.git_state import git_state
 
 if TYPE_CHECKING:
     from cowfs.volume.inode import Inode
@@ -210,6 +211,7 @@ def _advance(
         author.command,
         target,
         counts,
+        git_state(volume),
     )
     lineage = parent.child(following)
     fresh = records.EpochRecord(parent.head, lineage.ranges[-1][0], view.branch, moment)

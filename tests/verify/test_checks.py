@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from cowfs.format import codec, keys, records
-from cowfs.format.records import BranchRecord, CheckpointRecord, EpochRecord
+from cowfs.format.records import BranchRecord, CheckpointRecord, EpochRecord, GitState
 from tests.verify.sample import Hands, Sample, noise
 
 DIRECTORY, REGULAR, SYMLINK = 4, 8, 10
@@ -133,6 +133,12 @@ def epoch_key_too_short(hands: Hands) -> None:
 def checkpoint_that_does_not_decode(hands: Hands) -> None:
     _, value = hands.rows("checkpoint")[-1]
     hands.put("checkpoint", b"f" * 12, value[:-3])
+
+
+@case("record", "checkpoint", "", ("two",))
+def checkpoint_on_an_impossible_commit(hands: Hands) -> None:
+    state = GitState("not a commit", "main", 1, 1)
+    hands.change_record("checkpoint", _checkpoint_of(hands, 2), CheckpointRecord, git=state)
 
 
 @case("record", "checkpoint")

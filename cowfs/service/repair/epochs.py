@@ -70,6 +70,7 @@ class _Ends:
         """Compare, complete, and write what is different."""
         for seq in sorted(self.operations):
             self._agree(seq)
+        self._impossible_states_of_git()
         self._missing_epochs()
         self._missing_checkpoints()
         self._missing_operations()
@@ -103,6 +104,12 @@ class _Ends:
         self.epochs[number] = msgspec.structs.replace(epoch, sealed=time, checkpoint=checkpoint.id)
         if after is not None and operation.after != number:
             self.epochs[operation.after] = msgspec.structs.replace(after, opened=time)
+
+    def _impossible_states_of_git(self) -> None:
+        """Nothing else tells of them."""
+        for name, record in self.checkpoints.items():
+            if not records.is_possible(record.git):
+                self.checkpoints[name] = msgspec.structs.replace(record, git=records.GitState())
 
     # -- what is gone ---------------------------------------------------------------------------
 

@@ -201,6 +201,9 @@ def _checkpoints(scan: Scan) -> _Checkpoints:
         if record.kind not in _KINDS:
             detail = f"its kind is {record.kind!r}"
             scan.problem("checkpoint-epoch", "checkpoint", name, detail, checkpoints=[name])
+        if not records.is_possible(record.git):
+            detail = f"{record.git} cannot be a state of git"
+            scan.problem("record", "checkpoint", name, detail, checkpoints=[name])
         history.checkpoints.append(record)
     return found
 
