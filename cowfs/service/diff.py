@@ -261,7 +261,7 @@ class _Comparison:
     def _pair(self, before: Node, after: Node, link_of: bytes | None) -> None:
         """Two states of what is the same thing to the user."""
         old_path = before.path if before.path != after.path else None
-        attributes = self._attributes(before, after)
+        attributes = changed_attributes(before, after, times=self.times)
         if stat.S_IFMT(before.mode) != stat.S_IFMT(after.mode):
             status, modified = "T", True
         else:
@@ -285,24 +285,9 @@ class _Comparison:
                 before,
                 after,
                 is_modified(before, after),
-                self._attributes(before, after),
+                changed_attributes(before, after, times=self.times),
             )
         )
-
-    def _attributes(self, before: Node, after: Node) -> tuple[str, ...]:
-        """Which attributes differ."""
-        out = []
-        if before.permissions != after.permissions:
-            out.append("mode")
-        if before.uid != after.uid:
-            out.append("owner")
-        if before.gid != after.gid:
-            out.append("group")
-        if before.xattrs != after.xattrs:
-            out.append("xattrs")
-        if self.times and before.mtime != after.mtime:
-            out.append("mtime")
-        return tuple(out)
 
 
 def _same_inode(gone: dict[bytes, Node], made: dict[bytes, Node]) -> list[tuple[Node, Node]]:
@@ -369,6 +354,22 @@ def _collect(top: Node, into: dict[bytes, Node], other: Tree, failed: Failed | N
         into[node.path] = node
         if node.is_dir and not (node.ino and other.has(node.ino)):
             stack.extend(node.entries(failed))
+
+
+def changed_attributes(before: Node, after: Node, *, times: bool = False) -> tuple[str, ...]:
+    """Which attributes differ: mode, owner, group, xattrs; with `times` mtime, too."""
+    out = []
+    if before.permissions != after.permissions:
+        out.append("mode")
+    if before.uid != after.uid:
+        out.append("owner")
+    if before.gid != after.gid:
+        out.append("group")
+    if before.xattrs != after.xattrs:
+        out.append("xattrs")
+    if times and before.mtime != after.mtime:
+        out.append("mtime")
+    return tuple(out)
 
 
 def is_modified(before: Node, after: Node) -> bool:
