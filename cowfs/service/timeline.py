@@ -6,7 +6,7 @@ Threading: as the workspace.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -45,6 +45,10 @@ class Row:
     git: records.GitState
     current: bool
     on_line: bool
+
+    def with_parent(self, parent: str | None) -> Row:
+        """The same row in a list that does not have its parent."""
+        return replace(self, parent=parent)
 
     def to_json(self) -> dict[str, Any]:
         row = {name: getattr(self, name) for name in self.__slots__}
