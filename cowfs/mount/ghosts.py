@@ -20,7 +20,8 @@ from contextlib import AbstractContextManager
 import pyfuse3
 
 from cowfs.mount.loop import Loop
-from cowfs.mount.upkeep import GHOSTS_INO, GHOSTS_NAME
+from cowfs.mount.nodes import GHOSTS_INO
+from cowfs.mount.upkeep import GHOSTS_NAME
 from cowfs.mounts import place_of, top_mount
 
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -37,6 +37,7 @@ from cowfs.errors import StoreFullError
 from cowfs.mount.ghosts import Ghosts, hidden_name, notify, open_hidden, place
 from cowfs.mount.holding import Holder
 from cowfs.mount.loop import Loop, LoopEndedError
+from cowfs.mount.nodes import CHECKPOINTS_INO
 from cowfs.mount.watchers import (
     Find,
     announce_gone,
@@ -65,8 +66,9 @@ class Kernel:
         self._loop = loop
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
-        self._closed: SimpleQueue[int | frozenset[int] | None] = SimpleQueue()
+        self._closed: SimpleQueue[int | frozenset[int] | bytes | None] = SimpleQueue()
         loop.operations.upkeep.on_closed = self._closed.put
+        loop.operations.browsing.on_crowded = self._closed.put
         loop.volume.external.on_adopted = self._adopted
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
@@ -83,18 +85,22 @@ class Kernel:
     def _evict(self) -> None:
         """Files that were corrected while they were held show a ctime of the kernel's own; when
         the last handle is closed the kernel is made to forget them. And what was adopted from the
-        base is shown."""
+        base is shown. And of too many checkpoints that were looked into the kernel forgets some,
+        by their names below `.cowfs`, as far as nobody holds them."""
         while (item := self._closed.get()) is not None:
             if isinstance(item, frozenset):
                 self._show_adopted(item)
                 continue
             closed = item
             try:
+                if isinstance(closed, bytes):
+                    notify(pyfuse3.invalidate_entry, CHECKPOINTS_INO, closed)
+                    continue
                 view = self._loop.volume.main
                 for parent, name in self._loop.call(lambda: view.snapshot.links(closed)):  # noqa: B023
                     notify(pyfuse3.invalidate_entry, parent, name)
             except (LoopEndedError, OSError) as error:
-                log.info("inode %d stays in the kernel's cache: %s", closed, error)
+                log.info("%r stays in the kernel's cache: %s", closed, error)
 
     def _adopted(self, inodes: set[int]) -> None:
         """The base changed these from outside, and the kernel has them (FUSE thread)."""

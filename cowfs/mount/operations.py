@@ -1,7 +1,7 @@
 """FUSE requests to volume operations.
 
-A node id is (view, ino) in 64 bits: the view's number in the upper 16, the inode number below; the
-main view is 0, so its node ids are its inode numbers and the root is 1, as FUSE wants.
+Here are the handlers of the main view, whose node ids are inode numbers; what concerns another view
+(mount/nodes.py) is handed on to browsing.py.
 
 The kernel runs with the writeback cache: it keeps size and times of regular files and sends them
 by `setattr`, so `write` does not touch times, and reads come on handles opened for writing only.
@@ -24,16 +24,16 @@ import pyfuse3
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format.audit import CUT, XATTR
-from cowfs.mount import replies
+from cowfs.mount import browsing, replies
+from cowfs.mount.browsing import XATTR_CLASSES, Browsing
+from cowfs.mount.nodes import BROWSE_NAME, GHOSTS_INO, INO_MASK
 from cowfs.mount.upkeep import (
-    GHOSTS_INO,
     GHOSTS_NAME,
     Upkeep,
     are_times_of_kernel,
     what_is_set,
 )
 from cowfs.store.env import LmdbError
-from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, data, namespace
 from cowfs.volume.inode import Inode
@@ -42,13 +42,8 @@ from cowfs.volume.volume import Volume
 
 log = logging.getLogger(__name__)
 
-VIEW_SHIFT = 48
-INO_MASK = (1 << VIEW_SHIFT) - 1
-_HOLDS = 1 << 62
-"""Bit of the handles of holders."""
-_XATTR_CLASSES = (b"user.", b"trusted.", b"security.")
-"""Other classes are refused; above all POSIX ACLs, which nobody would enforce here (programs then
-use chmod(2)). Those of base files are kept in the store and hidden."""
+_HOLDS = GHOSTS_INO
+"""Bits of the handles of holders, above those of other views."""
 _GROUP_BYTES = 16 << 20
 """Changed block bytes after which a group is closed before its time."""
 _LIMIT_BYTES = 96 << 20
@@ -56,10 +51,9 @@ _LIMIT_BYTES = 96 << 20
 _READDIR_DOTS = 2
 
 
-class Waiter(Protocol):
-    """How a handler waits for a commit (mount/loop.py)."""
+class Waiter(browsing.Waiter, Protocol):
+    """What a handler can wait for (mount/loop.py)."""
 
-    async def committed(self, group: TransactionGroup) -> None: ...
     async def hold(self, ino: int, mtime: int) -> None: ...
     async def park(self) -> None: ...
     @property
@@ -67,7 +61,7 @@ class Waiter(Protocol):
     async def corrected(self) -> None: ...
 
 
-def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+def guarded(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """Make a request handler of a plain method.
 
     A PosixError becomes the request's errno. A damaged record is EIO, and `status` tells of it.
@@ -78,6 +72,24 @@ def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     async def wrapper(self: Operations, *args: Any) -> Any:
         try:
             return fn(self, *args)
+        except Exception as error:
+            raise self.failure(fn.__name__, error) from None
+
+    wrapper.__name__ = fn.__name__
+    wrapper.__doc__ = fn.__doc__
+    return wrapper
+
+
+def handler(fn: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """The same of a method whose first argument is a node id or a handle: for those of another
+    view than the main one the method of that name of `Browsing` is called."""
+    browse = getattr(Browsing, fn.__name__)
+
+    async def wrapper(self: Operations, first: int, *args: Any) -> Any:
+        try:
+            if first > INO_MASK and first < GHOSTS_INO:
+                return await browse(self.browsing, first, *args)
+            return fn(self, first, *args)
         except Exception as error:
             raise self.failure(fn.__name__, error) from None
 
@@ -115,6 +127,7 @@ class Operations:
         self._next_directory = 1
         self._audit = volume.audit
         self.upkeep = Upkeep()
+        self.browsing = Browsing(volume, waiter)
         self.before_removal: Callable[[int, bytes, int], None] | None = None
         self.requests = 0
         self._absent = replies.absent(replies.FOREVER)
@@ -182,16 +195,26 @@ class Operations:
                 return self._absent_now
         inode = namespace.find(self._view, parent, name)
         if inode is None:
+            if name == BROWSE_NAME and parent == ROOT_INO:
+                return self.browsing.root()
             return self._absent
         if inode.damaged:  # the kernel needs an inode to remove its name
             return replies.unreadable(inode.ino, inode.kind)
         inode.nlookup += 1
         return inode.attr or replies.attributes(inode)
 
-    @handler
+    @guarded
     def forget(self, inodes: list[tuple[int, int]]) -> None:
         for ino, count in inodes:
-            self._view.forget(ino, count)
+            if ino > INO_MASK:
+                self.browsing.forget(ino, count)
+            else:
+                self._view.forget(ino, count)
+
+    def _keep_browse(self, parent: int, name: bytes, code: int) -> None:
+        """`.cowfs` can be neither made nor removed, unless there is one of the project's own."""
+        if parent == ROOT_INO and namespace.find(self._view, parent, name) is None:
+            raise PosixError(code)
 
     def _create(
         self,
@@ -207,6 +230,8 @@ class Operations:
             if found is None:
                 raise PosixError(errno.ENOENT)
             return found
+        if name == BROWSE_NAME:
+            self._keep_browse(parent, name, errno.EEXIST)
         inode = namespace.create(
             self._view, parent, name, mode, ctx.uid, ctx.gid, rdev=rdev, target=target
         )
@@ -230,12 +255,14 @@ class Operations:
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
+        if parent > INO_MASK:
+            raise pyfuse3.FUSEError(errno.EROFS)
         parking = self.upkeep.parking
         if parking is not None and parking.stops_create() and ctx.pid not in self.upkeep.ghosts:
             await self._waiter.park()
         return await self._create_and_open(parent, name, mode, flags, ctx)
 
-    @handler
+    @guarded
     def _create_and_open(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
@@ -244,6 +271,10 @@ class Operations:
 
     @handler
     def link(self, ino: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext) -> Any:
+        if new_parent > INO_MASK:
+            raise PosixError(errno.EROFS)
+        if new_name == BROWSE_NAME:
+            self._keep_browse(new_parent, new_name, errno.EEXIST)
         inode = namespace.link(self._view, ino, new_parent, new_name)
         self._audit.linked(ctx.pid, inode, new_parent, new_name)
         return self._entry(inode)
@@ -259,6 +290,8 @@ class Operations:
     @handler
     def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         if ctx.pid not in self.upkeep.ghosts:
+            if name == BROWSE_NAME:
+                self._keep_browse(parent, name, errno.EPERM)
             if self.before_removal is not None:
                 self.before_removal(parent, name, 0)
             inode = namespace.rmdir(self._view, parent, name)
@@ -292,6 +325,12 @@ class Operations:
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> None:
+        if new_parent > INO_MASK:
+            raise PosixError(errno.EROFS)
+        if name == BROWSE_NAME:
+            self._keep_browse(parent, name, errno.EPERM)
+        if new_name == BROWSE_NAME:
+            self._keep_browse(new_parent, new_name, errno.EEXIST)
         old = namespace.rename(self._view, parent, name, new_parent, new_name, flags)
         self._audit.renamed(ctx.pid, parent, name, new_parent, new_name, old)
 
@@ -318,6 +357,8 @@ class Operations:
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> Any:
+        if ino > INO_MASK:
+            raise pyfuse3.FUSEError(errno.EROFS)
         if ctx.pid in self.upkeep.holders and fields.update_size:
             if not fields.update_mode:  # the kernel had no reason to flush the file first
                 raise pyfuse3.FUSEError(errno.EAGAIN)
@@ -327,7 +368,7 @@ class Operations:
             return replies.attributes(inode)
         return await self._set_attributes(ino, attr, fields, fh, ctx)
 
-    @handler
+    @guarded
     def _set_attributes(
         self,
         ino: int,
@@ -370,7 +411,7 @@ class Operations:
 
     @handler
     def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if not name.startswith(_XATTR_CLASSES):
+        if not name.startswith(XATTR_CLASSES):
             raise PosixError(errno.ENOTSUP)
         self._volume.require_room()
         attributes.set_xattr(self._view, inode := self._view.inode(ino), name, value)
@@ -397,10 +438,12 @@ class Operations:
             value = inode.xattrs.get(name)
         else:
             try:
+                if ino > INO_MASK:
+                    return await self.browsing.getxattr(ino, name, ctx)
                 value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
             except Exception as error:
                 raise self.failure("getxattr", error) from None
-        if not name.startswith(_XATTR_CLASSES):
+        if not name.startswith(XATTR_CLASSES):
             raise pyfuse3.FUSEError(errno.ENOTSUP)
         if value is None:
             raise self._no_xattr
@@ -409,11 +452,11 @@ class Operations:
     @handler
     def listxattr(self, ino: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
         names = attributes.xattrs(self._view, self._view.inode(ino))
-        return [name for name in names if name.startswith(_XATTR_CLASSES)]
+        return [name for name in names if name.startswith(XATTR_CLASSES)]
 
     @handler
     def removexattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if not name.startswith(_XATTR_CLASSES):
+        if not name.startswith(XATTR_CLASSES):
             raise PosixError(errno.ENOTSUP)
         attributes.remove_xattr(self._view, inode := self._view.inode(ino), name)
         self._audit.changed(ctx.pid, inode, XATTR)
@@ -421,6 +464,8 @@ class Operations:
     # -- files ------------------------------------------------------------------------------
 
     async def open(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> Any:
+        if ino > INO_MASK:
+            return await self._open_browsed(ino, flags, ctx)
         parking = self.upkeep.parking
         if (
             parking is not None
@@ -435,7 +480,13 @@ class Operations:
             await self._waiter.corrected()
         return info
 
-    @handler
+    async def _open_browsed(self, node: int, flags: int, ctx: pyfuse3.RequestContext) -> Any:
+        try:
+            return await self.browsing.open(node, flags, ctx)
+        except Exception as error:
+            raise self.failure("open", error) from None
+
+    @guarded
     def _open_file(self, ino: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         inode = self._view.inode(ino)
         if self.upkeep.stranding and inode.orphan_epoch and not inode.handles:
@@ -518,7 +569,7 @@ class Operations:
 
     async def fsync(self, fh: int, datasync: bool) -> None:
         """Contract 4: data, and the names that lead to it, are on stable storage."""
-        if fh & _HOLDS:
+        if fh >= _HOLDS:
             inode = self._view.inodes[(fh & ~_HOLDS) >> 1]
             await self._waiter.hold(inode.ino, inode.mtime)
             self.upkeep.unsettled.discard(inode.ino)
@@ -588,7 +639,7 @@ class Operations:
 
     # -- the rest ---------------------------------------------------------------------------
 
-    @handler
+    @guarded
     def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """The room that the store has: of its file system or, with a quota, of that."""
         self._volume.writer.measure()

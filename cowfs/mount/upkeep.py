@@ -18,8 +18,6 @@ GHOSTS_NAME = b".cowfs-ghosts-" + secrets.token_hex(16).encode()
 """A directory below the root that only ghosts can look up; in it every inode number is a name.
 Nobody can guess it: what the kernel keeps of a name that others looked up or made, the absence of
 it or a symbolic link, holds for ghosts, too."""
-GHOSTS_INO = 0xFFFF << 48
-"""Its node id: of a view that there never is (mount/operations.py)."""
 
 
 def are_times_of_kernel(fields: pyfuse3.SetattrFields) -> bool:

@@ -23,6 +23,7 @@ from cowfs.store.upgrade import Progress, silent
 from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry
+from cowfs.volume.browsing import Visits
 from cowfs.volume.external import External
 from cowfs.volume.importing import Importer, root_records
 from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
@@ -43,7 +44,7 @@ MAIN = "main"
 class Volume:
     """One workspace's filesystem, open for writing.
 
-    main: the view of the branch `main`.
+    main: the view of the branch `main`. visits: checkpoints that somebody looks into.
     problems: what `status` reports: damage, losses, changes from outside; newest last.
     orphans: inodes without a name that the store still has blocks of.
     audit: what processes did since the last group.
@@ -78,6 +79,7 @@ class Volume:
         self.open_epoch = self.reader.epoch(self.branch.head)
         self._recount()
         self.external = External(self)
+        self.visits = Visits(self)
         self._drop_old_orphans()
 
     def _counter(self, name: bytes) -> int:
@@ -274,8 +276,25 @@ class Volume:
                             del inflight[number]
             for inode in pinned:
                 inode.pending -= 1
-                if inode.idle and not inode.orphan_epoch and not self.main.editing:
-                    inodes.pop(inode.ino, None)
+                if not inode.idle or inode.orphan_epoch or self.main.editing:
+                    continue
+                if inodes.get(inode.ino) is inode:  # else it is another view's (browsing.py)
+                    del inodes[inode.ino]
+
+    def look_again(self) -> None:
+        """Look at the newest commit, whoever made it: old ones keep pages from being used again."""
+        self.reap()
+        self.reader.close()
+        self.reader = Reader(self.store)
+        self.main.refresh()
+
+    def held_contents(self) -> set[int]:
+        """Contents of files without a name that something still holds."""
+        return {inode.content for inode in self.main.orphans.values()}
+
+    def viewed(self) -> set[int]:
+        """Epochs whose states are looked at, whether their checkpoints are still there or not."""
+        return self.visits.epochs()
 
     def sync(self) -> None:
         """Everything is on stable storage (blocks the owner). Raises StoreFullError."""
