@@ -16,7 +16,7 @@ from itertools import islice
 
 _MOST = 1 << 17
 """Blocks counted at the same time (some 20 MB of memory); further ones stay until they are
-collected as garbage of older epochs is."""
+collected as garbage of older epochs is (service/collecting)."""
 
 
 class Ledger:
@@ -28,6 +28,25 @@ class Ledger:
         self._unused: dict[bytes, None] = {}
         self._undo: list[tuple[dict[bytes, int], bytes, int | None]] = []
         self._before = (self._epoch, self._counts)
+        self._watched: set[bytes] | None = None
+
+    def watch(self) -> None:
+        """From now on note what is referred to: a collection begins to look for references."""
+        self._watched = set()
+
+    def end_watch(self) -> None:
+        """The collection is over."""
+        self._watched = None
+
+    def note(self, digest: bytes) -> None:
+        """Something is going to rely on a block."""
+        if self._watched is not None:
+            self._watched.add(digest)
+
+    def spares(self, digest: bytes) -> bool:
+        """Whether a block is no garbage of older epochs, whatever a collection thinks: it is
+        counted here, or was referred to since the collection began."""
+        return self._watched is None or digest in self._watched or digest in self._counts
 
     def begin(self) -> None:
         """A transaction begins."""
@@ -58,6 +77,7 @@ class Ledger:
 
     def hold(self, digest: bytes) -> None:
         """One more reference."""
+        self.note(digest)
         count = self._counts.get(digest)
         if count is not None:
             self._set(digest, count + 1)

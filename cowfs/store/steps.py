@@ -87,6 +87,13 @@ STEPS = (
     "salvage.kept",
     "salvage.placed",
     "salvage.done",
+    # service/collecting: garbage of states that are not kept any more
+    "collect.begin",
+    "collect.found",
+    "collect.before-commit",
+    "collect.taken",
+    "collect.swept",
+    "collect.done",
     # daemon/process.py: the end of a mount
     "unmount.begin",
     "unmount.committed",

@@ -84,8 +84,24 @@ class TransactionGroup:
         return not (self.puts or self.removals or self.blocks or self.dropped or self.deletes)
 
 
+class WriterEndedError(Exception):
+    """The writer ends: what was to be done between two commits was not done."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """Something to do in a transaction of its own, between groups."""
+
+    work: Callable[[Transaction], None]
+    error: Exception | None = None
+    done: bool = False
+
+
 class Writer:
-    """Commits transaction groups in order."""
+    """Commits transaction groups in order.
+
+    ledger: for jobs (`run`) only, which are in the writer thread.
+    """
 
     def __init__(self, store: Store, notify: Callable[[], None] = lambda: None) -> None:
         """`notify` is called in the writer thread after every commit and every failure."""
@@ -99,7 +115,9 @@ class Writer:
         self._attempts = self._failed_attempt = 0
         self._wanted = False
         self._failure: Exception | None = None
-        self._ledger = Ledger()
+        self._job: _Job | None = None
+        self._ended = False
+        self.ledger = Ledger()
         self.commits = 0
         self._unmeasured = 0
         self._measured = 0.0
@@ -165,6 +183,46 @@ class Writer:
             self._queue.remove(group)
             return True
 
+    def run(self, work: Callable[[Transaction], None]) -> None:
+        """Have something small done in the writer thread, in a transaction of its own: between two
+        commits, and as soon as the one that is under way is done. It is on stable storage when this
+        returns. One at a time; for threads that may wait.
+
+        Raises WriterEndedError, StoreFullError, StoreUnwritableError, and what `work` raises:
+        nothing of it was done then.
+        """
+        job = _Job(work)
+        with self._changed:
+            self._changed.wait_for(lambda: self._job is None)
+            if self._ended:
+                raise WriterEndedError
+            self._job = job
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: job.done)
+        error = job.error
+        if isinstance(error, LmdbError | OSError | MemoryError):
+            kind = StoreFullError if self._lacks_room(error) else StoreUnwritableError
+            raise kind(path=str(self._store.path), detail=str(error)) from None
+        if error is not None:
+            raise error
+
+    def _run_job(self, *, ending: bool = False) -> None:
+        """Do what `run` asks for, if anything. `ending`: for the last time, without doing it."""
+        with self._changed:
+            job = self._job
+            self._ended = ending
+        if job is not None:
+            job.error = WriterEndedError() if ending else self._try(lambda: self._work(job))
+            if job.error is None:
+                self._take_stock()
+            with self._changed:
+                job.done, self._job = True, None
+                self._changed.notify_all()
+
+    def _work(self, job: _Job) -> None:
+        with self._store.begin(write=True) as txn:
+            job.work(txn)
+
     def _failure_error(self) -> Exception:
         kind = StoreFullError if self._full else StoreUnwritableError
         return kind(path=str(self._store.path), detail=str(self._failure))
@@ -182,10 +240,17 @@ class Writer:
             raise self._failure_error()
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            self._run_job(ending=True)
+
+    def _serve(self) -> None:
         while True:
+            self._run_job()
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._queue or self._closing or self._ledger.has_unused,
+                    lambda: self._queue or self._closing or self.ledger.has_unused or self._job,
                     _RETRY_SECONDS if self.full else None,
                 )
                 groups = list(self._queue)
@@ -195,10 +260,12 @@ class Writer:
                 closing = self._closing
             if not groups and closing:
                 return
-            if not groups and not self._ledger.has_unused:
+            if not groups and self._job is not None:
+                continue
+            if not groups and not self.ledger.has_unused:
                 self._take_stock()  # somebody else may have made room
                 continue
-            error = self._try(groups)
+            error = self._try(lambda: self._commit(groups))  # noqa: B023
             if error is not None or self._may_be_short(groups):
                 self._take_stock()
             if error is None:
@@ -237,20 +304,21 @@ class Writer:
             self._notify()
             tried = len(groups)
             self._changed.wait_for(
-                lambda: self._closing or self._wanted or len(self._queue) > tried, _RETRY_SECONDS
+                lambda: self._closing or self._wanted or len(self._queue) > tried or self._job,
+                _RETRY_SECONDS,
             )
         return True
 
-    def _try(self, groups: list[TransactionGroup]) -> Exception | None:
+    def _try(self, commit: Callable[[], None]) -> Exception | None:
         """One commit; for lack of room a second one, with that of the reserve."""
         try:
-            self._commit(groups)
+            commit()
         except Exception as error:
             map_is_full = "MDB_MAP_FULL" in str(error)
             if map_is_full or not self._lacks_room(error) or not self._store.reserve.give_up():
                 return error
             log.warning("the disk of the store is full; its reserve is used: %s", error)
-            return self._try(groups)
+            return self._try(commit)
         return None
 
     def _lacks_room(self, error: Exception) -> bool:
@@ -291,7 +359,7 @@ class Writer:
 
     def _commit(self, groups: list[TransactionGroup]) -> None:
         reached("commit.begin")
-        ledger = self._ledger
+        ledger = self.ledger
         ledger.begin()
         try:
             with self._store.begin(write=True) as txn:
@@ -309,7 +377,7 @@ class Writer:
 
     def _collect(self, txn: Transaction) -> None:
         """Delete blocks that nothing refers to any more."""
-        blocks, ledger = self._store.tables["block"], self._ledger
+        blocks, ledger = self._store.tables["block"], self.ledger
         left = _COLLECTED
         while left and (unused := ledger.unused(left)):
             left -= len(unused)
@@ -453,7 +521,10 @@ class _Apply:
                 if stored is not None and not self._sound(digest, stored):
                     # Others may be deltas to it, so it stands alone.
                     txn.put(digest, codec.encode_block(data), db=blocks)
-                elif stored is None:
+                elif stored is not None:
+                    if (needed := codec.delta_reference(stored)) is not None:
+                        self.ledger.note(needed)
+                else:
                     below = self._reference(cursor, content, number, reference)
                     value = codec.encode(data, *below) if below else codec.encode_block(data)
                     txn.put(digest, value, db=blocks)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cowfs.format import codec, keys, records, version
+from cowfs.format import audit, codec, keys, records, version
 from cowfs.format.checksum import of_table
 
 INO, PARENT, EPOCH = 12, 1, 3
@@ -135,12 +135,14 @@ HISTORY: dict[str, tuple[Any, str]] = {
             target="",
             counts=records.Counts(1, 2, 0),
             git=records.GitState("a94a8fe5ccb19ba61c4c0873d391e987982fbbd3", "topic", T0, 1024),
+            pinned=True,
+            note="release",
         ),
-        "9e ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
+        "dc0010 ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
         "b66265666f726520746865207265666163746f72696e67 a27631 cd03e8 a3616e61 cd1092"
         "b0636f77667320636865636b706f696e74 a0 93 01 02 00"
         "94 d928 61393461386665356363623139626136316334633038373364333931653938373938326662626433"
-        "a5746f706963 cf187cee5455690000 cd0400",
+        "a5746f706963 cf187cee5455690000 cd0400 c3 a772656c65617365",
     ),
     "operation": (
         records.OperationRecord(
@@ -158,6 +160,34 @@ HISTORY: dict[str, tuple[Any, str]] = {
         ),
         "9b cd07d0 cd07d0 aa636865636b706f696e74 03 04 ac303132333435363738396162 cd03e8"
         "a3616e61 cd1092 b0636f77667320636865636b706f696e74 a0",
+    ),
+    "process": (
+        audit.ProcessRecord(
+            pid=4242,
+            started=T0,
+            uid=1000,
+            user="ana",
+            name="rm",
+            command=b"rm\0-rf\0build\0",
+            parent=2,
+        ),
+        "99 cd1092 cf187cee5455690000 cd03e8 a3616e61 a2726d c40d726d002d7266006275696c6400 02"
+        "a0 a0",
+    ),
+    "audit": (
+        audit.AuditRecord(
+            epoch=3,
+            time=T0,
+            process=3,
+            directories=(b"", b"build"),
+            operations=(
+                audit.Operation(audit.MADE, 0, INO, 8, 0, b"main.py", count=2, size=70000),
+                audit.Operation(audit.REMOVED, 1000, 13, 8, 1, b"a.o"),
+            ),
+        ),
+        "96 03 cf187cee5455690000 03 92 c400 c4056275696c64"
+        "92 9b 01 00 0c 08 00 c4076d61696e2e7079 00 c400 02 ce00011170 00"
+        "9b 03 cd03e8 0d 08 01 c403612e6f 00 c400 01 00 00 a0",
     ),
     "branch": (
         records.BranchRecord(name="main", head=4, undo=("0123456789ab",), redo=(), applied=0),

@@ -215,6 +215,6 @@ def test_exactly_what_is_needed_is_there(store: Store, writer: Writer, seed: int
         if chance.random() < 0.2:
             writer._collect = once_without_room(writer._collect)  # type: ignore[method-assign, assignment]
         commit(writer, *groups)  # the second attempt succeeds: there is a reserve, or a retry
-    while writer._ledger.has_unused:
+    while writer.ledger.has_unused:
         commit(writer, made())
     assert stored(store) == needed(store)

@@ -13,6 +13,7 @@ from cowfs.format import codec, keys, records
 from cowfs.service.verify.history import State
 from cowfs.service.verify.report import ERROR, NOTE
 from cowfs.service.verify.scan import Scan, newest
+from cowfs.store.marks import Marks
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
 
@@ -21,7 +22,6 @@ _REFERENCES = 64
 _HITS = 200
 """Extents of one damaged block whose paths are named."""
 _LAST_BLOCK = ((1 << 63) - 1) // BLOCK_SIZE
-_PREFIX = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -35,34 +35,6 @@ class Bad:
     more: int = 0
 
 
-class Used:
-    """Which blocks something refers to, by the first 8 bytes of their hashes.
-
-    Memory: 8 bytes a block. Two blocks with equal first 8 bytes would pass for one another, which
-    could hide one reclaimable block in 2^64.
-    """
-
-    def __init__(self) -> None:
-        self._buckets = [bytearray() for _ in range(256)]
-        self._limits = [1 << 16] * 256
-
-    def add(self, digest: bytes) -> None:
-        bucket = self._buckets[digest[0]]
-        bucket += digest[:_PREFIX]
-        if len(bucket) > self._limits[digest[0]]:
-            whole = sorted(_split(bucket))
-            self._buckets[digest[0]] = bytearray(b"".join(whole))
-            self._limits[digest[0]] = max(1 << 16, 2 * _PREFIX * len(whole))
-
-    def starting_with(self, first: int) -> set[bytes]:
-        """All that begin with one byte."""
-        return _split(self._buckets[first])
-
-
-def _split(bucket: bytearray) -> set[bytes]:
-    return {bytes(bucket[at : at + _PREFIX]) for at in range(0, len(bucket), _PREFIX)}
-
-
 class Blocks:
     """The passes over the tables `block` and `extent`, in the order scrub, extents, unused.
 
@@ -71,7 +43,7 @@ class Blocks:
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-        self._used = Used()
+        self._used = Marks()
         self.bad: dict[bytes, Bad] = {}
         self._references: OrderedDict[bytes, bytes] = OrderedDict()
 
@@ -199,19 +171,20 @@ class Blocks:
         scan = self._scan
         if scan.has("inode", keys.inode_key(owner, epoch)) or owner in scan.suspects:
             return
-        lineage = scan.history.lineage(epoch)
-        if lineage is None:
-            return
-        record = Snapshot(scan.reader, lineage).inode(owner)
-        if record is not None and record.content == content:
-            scan.problem(
-                "change-missing",
-                "extent",
-                thing,
-                f"epoch {epoch} wrote it, but has no version of inode {owner}",
-                states=scan.history.seeing(epoch, ()),
-                inode=owner,
-            )
+        for _, lineage in scan.history.showing(epoch):
+            seen = Snapshot(scan.reader, lineage).newest("inode", keys.pack_id(owner))
+            if seen is None or not seen[1] or seen[0] >= epoch:
+                continue  # a newer version took the place of that one
+            if records.unpack_inode(seen[1]).content == content:
+                scan.problem(
+                    "change-missing",
+                    "extent",
+                    thing,
+                    f"epoch {epoch} wrote it, but has no version of inode {owner}",
+                    states=scan.history.seeing(epoch, ()),
+                    inode=owner,
+                )
+                return
 
     def _report(self, bad: Bad) -> None:
         scan, table = self._scan, "extent" if bad.check == "extent-block" else "block"
@@ -271,7 +244,7 @@ class Blocks:
 
     def unused(self) -> None:
         """Note blocks that no extent and no delta needs; they do no harm."""
-        scan, first, used = self._scan, -1, set[bytes]()
+        scan = self._scan
         count = size = done = 0
         total = scan.entries("block")
         with scan.reader.txn.cursor(db=scan.reader.store.tables["block"]) as cursor:
@@ -281,10 +254,7 @@ class Blocks:
                 if not done % 4096:
                     scan.progress("unused", done, total)
                 done += 1
-                if digest[0] != first:
-                    first = digest[0]
-                    used = self._used.starting_with(first)
-                if digest[:_PREFIX] not in used:
+                if not self._used.has(digest):
                     count += 1
                     size += len(cursor.stored())
                 found = cursor.next()

@@ -17,7 +17,7 @@ from cowfs.service.verify.scan import LOST, Scan
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _ID = re.compile(r"[0-9a-f]{12}")
-_KINDS = {"start", "manual", "rescue", "apply", "external"}
+_KINDS = {"start", "manual", "rescue", "apply", "external", "auto"}
 _OPERATIONS = {"checkpoint", "restore", "undo", "redo"}
 _Checkpoints = dict[str, records.CheckpointRecord]
 
@@ -43,6 +43,9 @@ def check_history(scan: Scan) -> None:
     scan.history.heads = [record.head for record in branches.values()] or [
         number for number, epoch in scan.history.epochs.items() if not epoch.sealed
     ]
+    scan.history.applied = {record.applied for record in branches.values()}
+    if scan.readable("meta") and (value := scan.reader.get("meta", b"applying")):
+        scan.history.applied.add(keys.unpack_id(value))
     checkpoints = _checkpoints(scan) if scan.readable("checkpoint") else {}
     _epochs(scan, set(scan.history.heads))
     if not scan.readable("checkpoint"):
@@ -306,6 +309,8 @@ def _operation_fault(
     if opened.opened != record.time:
         return f"epoch {record.after}, which it opened, was opened at {opened.opened}"
     target = checkpoints.get(record.detail)
+    if record.detail and target is None:
+        return ""  # it was removed
     if opened.parent not in (record.before, target.epoch if target is not None else None):
         return f"epoch {record.after}, which it opened, has the parent {opened.parent}"
     return ""

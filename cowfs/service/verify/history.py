@@ -23,6 +23,7 @@ class History:
 
     The runs are worked out from the parents, so that a wrong `run_start` harms nothing here.
     faulty: those with a problem of their own; what only follows from it is not reported again.
+    applied: those whose states the base shows, or is being made to show.
     """
 
     def __init__(self) -> None:
@@ -31,9 +32,11 @@ class History:
         self.heads: list[int] = []
         self.branches: set[str] = set()
         self.faulty: set[int] = set()
+        self.applied: set[int] = set()
         self._runs: dict[int, int] = {}
         self._lineages: OrderedDict[int, Lineage | None] = OrderedDict()
         self._states: list[State] | None = None
+        self._showing: dict[int, list[int]] | None = None
 
     def run_start(self, epoch: int) -> int | None:
         """The first epoch of the unbroken run that an epoch belongs to, from the parents alone."""
@@ -66,6 +69,27 @@ class History:
                 return Lineage(tuple(reversed(ranges)))
             epoch = self.epochs[start].parent
         return None
+
+    def showing(self, epoch: int) -> list[tuple[int, Lineage]]:
+        """The states that first show what an epoch wrote, and their lineages: the epoch itself, or
+        if its checkpoint was removed, those that were made from it, perhaps none. Of other epochs
+        only parts are left."""
+        if self._showing is None:
+            self._showing = self._find_showing()
+        found = self._showing.get(epoch, ())
+        return [(at, line) for at in found if (line := self.lineage(at)) is not None]
+
+    def _find_showing(self) -> dict[int, list[int]]:
+        kept = {0, *self.heads, *self.applied, *(record.epoch for record in self.checkpoints)}
+        kept |= {n for n, record in self.epochs.items() if record.checkpoint or not record.sealed}
+        found: dict[int, list[int]] = {epoch: [] for epoch in self.epochs}
+        for epoch in sorted(self.epochs, reverse=True):
+            if epoch in kept:
+                found[epoch] = [epoch]
+            parent = self.epochs[epoch].parent
+            if epoch and parent < epoch and parent in found and parent not in kept:
+                found[parent] += found[epoch]
+        return found
 
     @property
     def states(self) -> list[State]:

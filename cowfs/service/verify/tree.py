@@ -3,7 +3,8 @@
 One pass in the order of inode numbers over four tables side by side. A state is not walked:
 what a state shows of a thing is decided by the newest epoch that touched it, so it is enough to
 look at each thing at each epoch that touched it, through that epoch's lineage. The state of epoch
-0 and what each epoch changed being sound, every state is.
+0 and what each epoch changed being sound, every state is. Where an epoch is no state any more,
+since its checkpoint was removed, the states that were made from it take its place.
 
 Threading: owned by the thread that verifies.
 """
@@ -113,13 +114,14 @@ class _Node:
     entries: _Tally = field(default_factory=_Tally)
     children: _Tally = field(default_factory=_Tally)
 
-    def touched(self) -> set[int]:
-        """Every epoch in which something about it may have changed."""
-        return {
+    def touched(self, scan: Scan) -> dict[int, Lineage]:
+        """The states that first show any change of it, by their epochs."""
+        epochs = {
             *(epoch for epoch, _ in self.versions),
             *self.count.changes,
             *self.entries.changes,
         }
+        return {at: line for epoch in epochs for at, line in scan.history.showing(epoch)}
 
     def record(self, lineage: Lineage) -> records.InodeRecord | None:
         """The inode that a lineage sees."""
@@ -186,6 +188,7 @@ class _Tree:
 
     def _inodes(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
         ino, kinds = node.ino, set()
+        sizes: dict[int, records.InodeRecord] = {}
         for key, value in found:
             if fault := damaged_inode_key(key):
                 self._damaged("inode", key.hex(), fault, ino, None)
@@ -202,9 +205,15 @@ class _Tree:
                     continue
                 kinds.add(records.kind_of(record.mode))
                 self._fields(ino, epoch, record)
+                if stat.S_ISREG(record.mode):
+                    sizes[epoch] = record
             node.versions.append((epoch, value))
             if epoch and not self.scan.has("change", keys.change_inode_key(epoch, ino)):
                 self._unchanged("inode", f"{ino}", epoch, ino)
+        for at, (epoch, _) in enumerate(node.versions):
+            if (of := sizes.get(epoch)) is not None:
+                for lineage in self._showing(node.versions, at):
+                    self._extents_fit(ino, epoch, of, lineage)
         if len(kinds) > 1:
             self.scan.problem(
                 "inode-type", "inode", f"{ino}", f"its versions have the types {sorted(kinds)}"
@@ -233,8 +242,6 @@ class _Tree:
             scan.problem(
                 "origin", "inode", thing, detail, states=self._seeing(ino, epoch), inode=ino
             )
-        if stat.S_ISREG(record.mode) and (lineage := scan.history.lineage(epoch)) is not None:
-            self._extents_fit(ino, epoch, record, lineage)
 
     def _seeing(self, ino: int, epoch: int) -> list[tuple[str, Lineage]]:
         """The states that show one version of an inode."""
@@ -301,17 +308,30 @@ class _Tree:
                 node.links.setdefault((parent, name), []).append((epoch, value))
         for (parent, name), versions in node.links.items():
             node.count.add(self.scan, [(epoch, bool(value)) for epoch, value in versions])
-            for epoch, value in versions:
+            for at, (epoch, value) in enumerate(versions):
                 if value:
                     node.named.add(epoch)
-                self._mirrored(node, parent, name, epoch, value)
+                for lineage in self._showing(versions, at):
+                    self._mirrored(node, parent, name, epoch, value, lineage)
 
-    def _mirrored(self, node: _Node, parent: int, name: bytes, epoch: int, value: bytes) -> None:
-        """A link says the same as the directory entry of that epoch."""
+    def _showing(self, versions: _Versions, at: int) -> Iterator[Lineage]:
+        """The states that first show one of the versions of a thing."""
+        epoch = versions[at][0]
+        for state, lineage in self.scan.history.showing(epoch):
+            if state == epoch or newest(versions, lineage) == versions[at]:
+                yield lineage
+
+    def _mirrored(
+        self,
+        node: _Node,
+        parent: int,
+        name: bytes,
+        epoch: int,
+        value: bytes,
+        lineage: Lineage,
+    ) -> None:
+        """A link of an epoch says the same as the directory entry, in a state that shows both."""
         scan, ino = self.scan, node.ino
-        lineage = scan.history.lineage(epoch)
-        if lineage is None:
-            return
         record = node.record(lineage)
         if value and (found := scan.reader.get("dirent", keys.dirent_key(parent, name, epoch))):
             kind = records.kind_of(record.mode) if record is not None else value[0]
@@ -386,28 +406,33 @@ class _Tree:
         node.children.add(
             scan, [(epoch, value[8:] == bytes((_DIRECTORY,))) for epoch, value in versions]
         )
-        for at, (epoch, value) in enumerate(versions):
+        for at, (epoch, _) in enumerate(versions):
             change = keys.change_dirent_key(epoch, parent, name)
             if epoch and not scan.has("change", change):
                 self._unchanged("dirent", f"{parent}/{text(name)}", epoch, parent)
-            lineage = scan.history.lineage(epoch)
-            if lineage is None:
-                continue
-            ino = keys.unpack_id(value) if value else 0
-            check = detail = ""
-            if value:
-                check, detail = self._target(parent, name, epoch, value, lineage)
-            if not detail:
-                check = "link-mirror"
-                before = next((v for e, v in versions[at + 1 :] if lineage.visible(e)), b"")
-                gone = keys.unpack_id(before) if before else 0
-                if gone and gone != ino and self._linked(gone, parent, name, lineage):
-                    scan.suspects.add(gone)
-                    detail = f"the directory lost this name of inode {gone}, which still has it"
-            if detail:
-                scan.suspects.update((parent, ino))
-                points = value if check == "dirent-inode" else b""
-                self._entry_problem(check, "dirent", parent, name, epoch, versions, detail, points)
+            for lineage in self._showing(versions, at):
+                self._shown_entry(parent, name, versions, at, lineage)
+
+    def _shown_entry(
+        self, parent: int, name: bytes, versions: _Versions, at: int, lineage: Lineage
+    ) -> None:
+        """A directory entry in a state that shows it."""
+        scan, (epoch, value) = self.scan, versions[at]
+        ino = keys.unpack_id(value) if value else 0
+        check = detail = ""
+        if value:
+            check, detail = self._target(parent, name, epoch, value, lineage)
+        if not detail:
+            check = "link-mirror"
+            before = next((v for e, v in versions[at + 1 :] if lineage.visible(e)), b"")
+            gone = keys.unpack_id(before) if before else 0
+            if gone and gone != ino and self._linked(gone, parent, name, lineage):
+                scan.suspects.add(gone)
+                detail = f"the directory lost this name of inode {gone}, which still has it"
+        if detail:
+            scan.suspects.update((parent, ino))
+            points = value if check == "dirent-inode" else b""
+            self._entry_problem(check, "dirent", parent, name, epoch, versions, detail, points)
 
     def _target(
         self, parent: int, name: bytes, epoch: int, value: bytes, lineage: Lineage
@@ -456,19 +481,25 @@ class _Tree:
             if not node.versions:
                 left += 1
             elif epoch and not scan.has("change", keys.change_inode_key(epoch, ino)):
-                self._unchanged("xattr", thing, epoch, ino)
+                self._unversioned(node, thing, epoch)
         if left:
             detail = f"{left} extended attributes of an inode that no state has; reclaimable"
             scan.problem("leftover", "xattr", f"{ino}", detail, severity=NOTE)
 
+    def _unversioned(self, node: _Node, thing: str, epoch: int) -> None:
+        """An attribute of an epoch without a version of its inode: right only when newer versions
+        took that one's place in all states."""
+        for state, lineage in self.scan.history.showing(epoch):
+            seen = newest(node.versions, lineage)
+            if seen[0] < epoch if seen and seen[1] else state == epoch:
+                self._unchanged("xattr", thing, epoch, node.ino)
+                return
+
     # -- what they say together ---------------------------------------------------------------
 
     def _check(self, node: _Node) -> None:
-        scan = self.scan
-        for epoch in sorted(node.touched()):
-            lineage = scan.history.lineage(epoch)
-            if lineage is None:
-                continue
+        node.named = {at for e in node.named for at, _ in self.scan.history.showing(e)}
+        for epoch, lineage in sorted(node.touched(self.scan).items(), key=lambda item: item[0]):
             record, links = node.record(lineage), node.count.at(lineage)
             if record is None:
                 self._absent(node, epoch, lineage, links)
@@ -483,12 +514,12 @@ class _Tree:
 
     def _fault(self, check: str, node: _Node, epoch: int, detail: str) -> None:
         """Something that the tables say together of an inode from an epoch on."""
-        newer = tuple(other for other in node.touched() if other > epoch)
+        newer = tuple(other for other in node.touched(self.scan) if other > epoch)
         self.scan.derived.append((check, node.ino, detail, epoch, newer))
 
     def _absent(self, node: _Node, epoch: int, lineage: Lineage, links: int) -> None:
         """The inode does not exist at an epoch: no name may be left."""
-        removed = any(at == epoch and not value for at, value in node.versions)
+        removed = newest(node.versions, lineage)
         if links and removed and epoch not in node.named:
             detail = f"it was removed in epoch {epoch}, but has {links} names"
             self._fault("dirent-inode", node, epoch, detail)

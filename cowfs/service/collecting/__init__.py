@@ -1,0 +1,249 @@
+"""Collecting garbage: what no kept state needs any more (docs/design/garbage-collection.md).
+
+In steps. A step finds, in the calling thread, a few hundred records that can go; the writer thread
+takes them out, between two commits. It can end at any moment: the next run goes on with what the
+list of garbage in `meta` names.
+
+Threading: one run at a time, in a thread that may wait for the owner of the volume and the writer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import keys
+from cowfs.service.collecting.blocks import Sweep
+from cowfs.service.collecting.planning import Plan, make_plan, waiting
+from cowfs.service.collecting.versions import Finder, Row
+from cowfs.service.engine import Engine, commit
+from cowfs.store.env import Transaction
+from cowfs.store.headers import Header
+from cowfs.store.snapshot import Reader
+from cowfs.store.steps import reached
+from cowfs.store.writer import Writer
+from cowfs.volume.removing import GARBAGE
+
+__all__ = ["UNSWEPT", "Collected", "Pace", "collect", "is_due", "preview"]
+
+UNSWEPT = b"unswept"
+"""Key in `meta`: extents were taken out since the blocks were last swept."""
+_ROWS = 400
+"""Records that one transaction takes out."""
+
+Progress = Callable[..., None]
+
+
+class Pace:
+    """How a run goes on. busy: set while others use the mount; nothing is done then. stop: ends the
+    run. rest: how many seconds it pauses after each step, so that others come first."""
+
+    def __init__(
+        self,
+        busy: threading.Event | None = None,
+        stop: threading.Event | None = None,
+        rest: float = 0.0,
+    ) -> None:
+        self._busy = busy
+        self._stop = stop or threading.Event()
+        self._rest = rest
+
+    def go_on(self) -> bool:
+        """Wait as long as it must; False when the run shall end."""
+        if self._rest:
+            self._stop.wait(self._rest)
+        while self._busy is not None and self._busy.is_set() and not self._stop.is_set():
+            self._stop.wait(_BUSY_SECONDS)
+        return not self._stop.is_set()
+
+
+_BUSY_SECONDS = 0.25
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a run did, or would do. versions: records of the history that went. blocks, bytes: of
+    file data. complete: all was looked at. left: something open, or damaged, keeps garbage."""
+
+    versions: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    complete: bool = False
+    left: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def is_due(reader: Reader) -> bool:
+    """Whether a run would have anything to do."""
+    return bool(waiting(reader)) or reader.get("meta", UNSWEPT) is not None
+
+
+def collect(
+    engine: Engine,
+    operation: AbstractContextManager[Any],
+    pace: Pace,
+    progress: Progress,
+    *,
+    thorough: bool = False,
+) -> Collected:
+    """Take out what no kept state needs.
+
+    thorough: look for unused blocks whether any are known of or not; a crash may leave some.
+    operation: held for each step; with it nobody restores or removes anything. progress: called
+    with phase, done, total. Raises DamagedRecordError (the history cannot be read: nothing is
+    taken out), StoreFullError, StoreUnwritableError, WriterEndedError.
+    """
+    run = _Run(engine, operation, pace, progress)
+    run.all(thorough=thorough)
+    return run.collected
+
+
+class _Run:
+    def __init__(
+        self,
+        engine: Engine,
+        operation: AbstractContextManager[Any],
+        pace: Pace,
+        progress: Progress,
+    ) -> None:
+        self._engine = engine
+        self._store = engine.volume.store
+        self._writer: Writer = engine.volume.writer
+        self._operation = operation
+        self._pace = pace
+        self._progress = progress
+        self.collected = Collected()
+
+    def all(self, *, thorough: bool) -> None:
+        reached("collect.begin")
+        with self._operation:
+            commit(self._engine)
+        while (plan := self._plan()).done:
+            left = self.collected.left
+            if not self._versions(plan):
+                return
+            if self.collected.left and not left:
+                break  # what is left is found by the next run
+        if (thorough or self._is_unswept()) and not self._sweep():
+            return
+        self.collected.complete = True
+        self._refresh()
+        reached("collect.done")
+
+    def _plan(self) -> Plan:
+        with self._operation, Reader(self._store) as reader:
+            return make_plan(reader, self._viewed())
+
+    def _viewed(self) -> Collection[int]:
+        """Epochs whose states somebody looks at."""
+        return self._engine.call(self._engine.volume.viewed)
+
+    def _refresh(self) -> None:
+        """What readers see keeps pages from being used again."""
+        self._engine.call(self._engine.volume.look_again)
+
+    # -- versions -------------------------------------------------------------------------------
+
+    def _versions(self, plan: Plan) -> bool:
+        """Take out what one plan allows; False when the run shall end."""
+        finder = Finder(plan)
+        while not finder.finished:
+            if not self._pace.go_on():
+                return False
+            with self._operation:
+                self._step(finder)
+            self._progress(phase="versions", done=finder.done, total=finder.total)
+        self.collected.left |= finder.left
+        if not finder.left:
+            settled = [("meta", GARBAGE + keys.pack_id(epoch)) for epoch in plan.done]
+            self._take(settled)
+        return True
+
+    def _step(self, finder: Finder) -> None:
+        volume = self._engine.volume
+        held, viewed = self._engine.call(lambda: (volume.held_contents(), volume.viewed()))
+        with Reader(self._store) as reader:
+            plan = None
+            if reader.branch(volume.branch.name).head != finder.plan.head:
+                # Newer states are kept as well; what was kept when the run began stays so.
+                plan = make_plan(reader, viewed, also=finder.plan.kept.epochs)
+            held = held | {keys.unpack_id(value) for _, value in reader.scan("orphan")}
+            rows = finder.step(reader, held, plan)
+        reached("collect.found")
+        self._take(rows)
+        self.collected.versions += sum(table != "change" for table, _ in rows)
+
+    def _take(self, rows: list[Row]) -> None:
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            self._writer.run(lambda txn: self._delete(txn, part))  # noqa: B023
+            reached("collect.taken")
+        self._refresh()
+
+    def _delete(self, txn: Transaction, rows: list[Row]) -> None:
+        tables = self._store.tables
+        for table, key in rows:
+            txn.delete(key, db=tables[table])
+        if any(table == "extent" for table, _ in rows):
+            txn.put(UNSWEPT, b"", db=tables["meta"])
+        reached("collect.before-commit")
+
+    # -- blocks ---------------------------------------------------------------------------------
+
+    def _is_unswept(self) -> bool:
+        with Reader(self._store) as reader:
+            return reader.get("meta", UNSWEPT) is not None
+
+    def _sweep(self) -> bool:
+        """Take out blocks that nothing refers to; False when the run shall end."""
+        ledger = self._writer.ledger
+        self._writer.run(lambda _: ledger.watch())
+        try:
+            for step in Sweep(self._store).steps():
+                if not self._pace.go_on():
+                    return False
+                if step.gone:
+                    self._writer.run(lambda txn: self._delete_blocks(txn, step.gone))  # noqa: B023
+                    reached("collect.swept")
+                    self._refresh()
+                self._progress(phase=step.what, done=step.done, total=step.total)
+            self._take([("meta", UNSWEPT)])
+        except DamagedRecordError:
+            self.collected.left = True
+        finally:
+            ledger.end_watch()
+        return True
+
+    def _delete_blocks(self, txn: Transaction, headers: Collection[Header]) -> None:
+        blocks, spares = self._store.tables["block"], self._writer.ledger.spares
+        for header in headers:
+            if not spares(header.digest) and txn.delete(header.digest, db=blocks):
+                self.collected.blocks += 1
+                self.collected.bytes += header.size
+        reached("collect.before-commit")
+
+
+def preview(
+    engine_reader: Reader, removed: Collection[int], viewed: Collection[int], progress: Progress
+) -> Collected:
+    """What a run would take out if the checkpoints of these epochs were removed."""
+    finder = Finder(make_plan(engine_reader, viewed, without=removed))
+    held = {keys.unpack_id(value) for _, value in engine_reader.scan("orphan")}
+    would, extents = Collected(), set[bytes]()
+    while not finder.finished:
+        rows = finder.step(engine_reader, held)
+        would.versions += sum(table != "change" for table, _ in rows)
+        extents.update(key for table, key in rows if table == "extent")
+        progress(phase="versions", done=finder.done, total=finder.total)
+    for step in Sweep(engine_reader.store, extents).steps():
+        would.blocks += len(step.gone)
+        would.bytes += sum(header.size for header in step.gone)
+        progress(phase=step.what, done=step.done, total=step.total)
+    would.complete, would.left = True, finder.left
+    return would

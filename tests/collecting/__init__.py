@@ -1,0 +1,1 @@
+"""Tests of removing checkpoints and of collecting garbage."""
