@@ -397,6 +397,37 @@ class OutputFailedError(CowfsError):
     hint = "Free room where it goes, and repeat. The workspace is not affected."
 
 
+# -- git (exit 60 to 63) --------------------------------------------------------------------
+
+
+class GitUnavailableError(CowfsError):
+    code = "COWFS_GIT_UNAVAILABLE"
+    exit_code = 60
+    message = "git cannot be used: {detail}"
+    hint = "Install git 2.30 or newer (`apt-get install git`). Nothing was changed."
+
+
+class GitRepositoryError(CowfsError):
+    code = "COWFS_GIT_REPOSITORY"
+    exit_code = 61
+    message = "the git repository at {path} cannot be used: {detail}"
+    hint = "{advice} Nothing was changed."
+
+
+class GitBranchError(CowfsError):
+    code = "COWFS_GIT_BRANCH"
+    exit_code = 62
+    message = "the branch {branch} is left alone: {detail}"
+    hint = "Name another one with --branch NAME. Nothing was changed."
+
+
+class GitFailedError(CowfsError):
+    code = "COWFS_GIT_FAILED"
+    exit_code = 63
+    message = "git failed: {detail}"
+    hint = "Branches, index and files are as they were. Put that right, and repeat."
+
+
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

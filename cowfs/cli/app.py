@@ -31,6 +31,7 @@ COMMANDS = {
     "undo": ("cmd_restore", "Take the last restore back."),
     "redo": ("cmd_restore", "Take the last undo back."),
     "export": ("cmd_export", "Write a whole state out as a directory or a tar archive."),
+    "git": ("cmd_git", "Write checkpoints into a git repository, as commits and as notes."),
     "apply": ("cmd_apply", "Write the present state into the directory that was mounted."),
     "seal": ("cmd_seal", "Save what only the directory has, so that nothing outside can harm it."),
     "verify": ("cmd_verify", "Check every record and every block of the store."),
