@@ -210,7 +210,7 @@ class Transaction:
     def recount(self, tables: dict[str, Table]) -> None:
         """Make all sums anew of the records that are there, and forget what changed."""
         meta, fresh = tables["meta"], Sums()
-        for name in SUMMED:
+        for name in SUMMED & tables.keys():
             with self._raw.cursor(db=tables[name].handle) as cursor:
                 for key, stored in cursor:
                     fresh.replace(name, key, None, stored)
