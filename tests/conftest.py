@@ -13,6 +13,9 @@ import pytest
 
 pytest.register_assert_rewrite("tests.tools.tool", "tests.tools.sample")
 
+# Tests count checkpoints and epochs: none comes by itself where a test does not ask for it.
+os.environ["COWFS_AUTOMATIC"] = "no"
+
 from tests.support import mounting  # noqa: E402
 from tests.support.mounting import Mounted  # noqa: E402
 from tests.support.volumes import Rig  # noqa: E402

@@ -41,7 +41,7 @@ _SILENT_SECONDS = 2.0
 
 _STORE_FILES = frozenset(
     {"data.mdb", "lock.mdb", "owner", "workspace.json", "daemon.log", "daemon.out", "daemon.pid"}
-    | {"reserve"}
+    | {"reserve", "config.toml"}
     | {"data.mdb.new", "data.mdb.new-lock", "data.mdb.version-1"}
 )
 """What an interrupted creation leaves, among others."""
@@ -59,6 +59,7 @@ class Plan:
     quota: int | None = None
     seal_rate: float = 0.0
     cache_inodes: int = 65536
+    automatic: bool = True
 
     @property
     def in_place(self) -> bool:
@@ -77,6 +78,7 @@ class Plan:
             "quota": self.quota,
             "seal_rate": self.seal_rate,
             "cache_inodes": self.cache_inodes,
+            "automatic": self.automatic,
         }
 
 
@@ -124,6 +126,12 @@ class Plan:
     metavar="N",
     help="How many files the daemon keeps in memory; 1,000 take about 1 MB.",
 )
+@click.option(
+    "--automatic/--no-automatic",
+    default=True,
+    envvar="COWFS_AUTOMATIC",
+    help="Make checkpoints by itself, as `cowfs config` says (default).",
+)
 @click.option("--force", is_flag=True, help="Mount even / or the home directory.")
 def mount(
     context: Context,
@@ -137,6 +145,7 @@ def mount(
     seal: bool,
     seal_rate: float,
     cache_inodes: int,
+    automatic: bool,
     force: bool,
 ) -> None:
     """Mount DIR over itself: from then on, everything that happens in it is recorded.
@@ -158,7 +167,7 @@ def mount(
     else:
         kept = registered or default_store(base)
     rate = seal_rate * 1e6 if seal else 0.0
-    plan = Plan(base, target, kept, allow_other, restart, quota, rate, cache_inodes)
+    plan = Plan(base, target, kept, allow_other, restart, quota, rate, cache_inodes, automatic)
     check(plan, force=force)
     if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
         output.note(f"the history so far stays in {registered}, this mount does not show it")

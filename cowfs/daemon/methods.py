@@ -57,6 +57,11 @@ class Methods:
         report = self._engine.call(lambda: reporting.volume_status(self._engine.volume))
         with Reader(self._engine.volume.store) as reader:
             report["sealing"] = sealing_state(reader)
+        report["automatic"] = self._daemon.autosaver.state()
+        if problems := self._daemon.autosaver.problems():
+            health = report["health"]
+            health["problems"] += problems
+            health["state"] = "warning" if health["state"] == "ok" else health["state"]
         report["pid"] = os.getpid()
         return report
 

@@ -1,8 +1,8 @@
 """The daemon process: mounts a workspace, serves it, and leaves it in order.
 
-Threads: FUSE (owner of the volume), writer, control, timer, walker, signals; the main thread waits
-for the end. Whatever ends it (the `unmount` method, umount(8), a signal), everything is committed
-first.
+Threads: FUSE (owner of the volume), writer, control, timer, walker, autosaver, signals; the main
+thread waits for the end. Whatever ends it (the `unmount` method, umount(8), a signal), everything
+is committed first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cowfs.daemon.control import ControlServer
+from cowfs.daemon.autosaver import Autosaver
+from cowfs.daemon.control import ControlServer, user_name
 from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.methods import Methods
@@ -79,7 +80,8 @@ class Config:
     `quota`: bytes that the store may hold, 0 for no limit, None to leave it as it is.
     `seal_rate`: bytes a second of background sealing, 0 for none. `restart`: start again when
     killed; `crashes`: when that was last, s since 1970. `cache_inodes`: how many inodes are kept in
-    memory, at some 600 bytes each."""
+    memory, at some 600 bytes each. `automatic`: make checkpoints by itself, as the configuration
+    says."""
 
     base: str
     mountpoint: str
@@ -91,6 +93,7 @@ class Config:
     restart: bool = False
     crashes: tuple[float, ...] = ()
     cache_inodes: int = 65536
+    automatic: bool = True
 
     @property
     def in_place(self) -> bool:
@@ -139,6 +142,14 @@ class Daemon:
         try:
             self.kernel = Kernel(self.loop, config.mountpoint, config.watch_limit)
             self.engine = MountEngine(self.volume, self.loop, self.kernel)
+            self.autosaver = Autosaver(
+                self.engine,
+                self.loop.operations,
+                self.operation,
+                store,
+                Author(os.geteuid(), user_name(os.geteuid()), os.getpid(), "cowfs"),
+                enabled=config.automatic,
+            )
             self._server = ControlServer(store, Methods(self).table())
         except BaseException:
             unmount_kernel(unmount=True)
@@ -177,6 +188,7 @@ class Daemon:
         timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
         timer.start()
         self._walker.start()
+        self.autosaver.start()
         if self._sealer is not None:
             self._sealer.start()
         ready()
@@ -185,6 +197,7 @@ class Daemon:
         self._server.close()
         self._server.wait_idle(_ANSWER_SECONDS)
         self._walker.stop()
+        self.autosaver.stop()
         if self._sealer is not None:
             self._sealer.join()
         timer.join()
@@ -223,6 +236,7 @@ class Daemon:
             external = self.volume.importer.complete and self.volume.external.adopting
             if self.volume.dirty or external:
                 self.loop.post(self._quiesce)
+            self.autosaver.tick(time.monotonic())
 
     def _shrink(self) -> None:
         """Keep no more inodes in memory than wanted; an operation may need them, so not then."""

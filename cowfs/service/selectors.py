@@ -41,6 +41,8 @@ _FORMATS = (
 )
 
 
+AUTOMATIC = "auto"
+"""The kind of the checkpoints that the daemon makes by itself (daemon/autosaver.py)."""
 _MOST_MISSING = 10_000
 _LONGEST_NAME = 500
 """Bytes; no key of the store is longer (511, LMDB)."""
@@ -135,7 +137,9 @@ def _relative(
 ) -> records.CheckpointRecord:
     if steps := re.fullmatch(r"@~(\d{1,9})", selector):
         wanted = int(steps[1])
-        for at, record in enumerate(on_line(reader, lineage), start=1):
+        # What the daemon makes by itself does not count: a name must not change while it is typed.
+        made = (record for record in on_line(reader, lineage) if record.kind != AUTOMATIC)
+        for at, record in enumerate(made, start=1):
             if at == wanted:
                 return record
     elif moment := re.fullmatch(r"@\{(.+)\}", selector):

@@ -273,6 +273,7 @@ def _enter(view: View, lineage: Lineage) -> None:
     view.lineage = lineage
     view.damaged = {}
     view.created, view.touched, view.deleted = set(), set(), set()
+    view.entered = view.frozen
     view.refresh()
 
 

@@ -50,6 +50,8 @@ class View:
         (0, name) to the content that did in any directory. What gets the name next resembles it:
         git and many editors replace a file that way, and move one.
     created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
+    frozen: how many changes of inodes and names groups have taken; entered: those before the open
+        epoch.
     """
 
     def __init__(self, volume: Volume, view_id: int, branch: str, lineage: Lineage) -> None:
@@ -71,6 +73,7 @@ class View:
         self.created: set[int] = set()
         self.touched: set[int] = set()
         self.deleted: set[int] = set()
+        self.frozen = self.entered = 0
         self.dirty_bytes = 0
         self.editing = False
         self.former: dict[tuple[int, bytes], int] = {}
@@ -381,6 +384,11 @@ class View:
     def dirty(self) -> bool:
         return bool(self.changed or self.names or self.removed or self.dropped or self.xattrs)
 
+    @property
+    def changes(self) -> int:
+        """Another number whenever the open epoch was changed. For any thread."""
+        return self.frozen - self.entered + len(self.changed) + len(self.names)
+
     def freeze(
         self, group: TransactionGroup, pinned: list[Inode]
     ) -> dict[Inode, dict[int, Buffer | None]]:
@@ -409,6 +417,7 @@ class View:
                 frozen[inode] = _freeze_blocks(inode, group, epoch)
             inode.pending += 1
             pinned.append(inode)
+        self.frozen += len(self.changed) + len(self.names)
         self.changed = []
         self.dirty_bytes = 0
         if inode_rows:

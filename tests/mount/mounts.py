@@ -119,7 +119,7 @@ def shared_mount(
             python.program,
             "-m",
             "cowfs.daemon",
-            json.dumps({**config, "allow_other": allow_other}),
+            json.dumps({**config, "allow_other": allow_other, "automatic": False}),
             str(tell),
         ],
         pass_fds=(tell,),

@@ -107,11 +107,17 @@ class Mounted:
 
 @contextlib.contextmanager
 def mounted(
-    base: Path, store: Path | None = None, at: Path | None = None, *, check: bool = True
+    base: Path,
+    store: Path | None = None,
+    at: Path | None = None,
+    *,
+    check: bool = True,
+    automatic: bool = False,
 ) -> Iterator[Mounted]:
     """Mount `base` at `at` (over itself by default) while the block runs.
 
-    store: by default `<base>.store` beside the base directory. The block may kill the daemon or
+    store: by default `<base>.store` beside the base directory. automatic: whether the daemon makes
+    checkpoints by itself. The block may kill the daemon or
     unmount by itself. Afterwards the daemon is gone and nothing is mounted, also when the
     test failed; with `check`, after a test that did not fail, the store is verified and the
     daemon's log must have no error. Raises MountRefusedError.
@@ -121,7 +127,7 @@ def mounted(
     store = base.with_name(base.name + ".store") if store is None else store.resolve()
     mounts_before, log = _count(mountpoint), store / "daemon.log"
     log_start = log.stat().st_size if log.exists() else 0
-    process = _start(base, mountpoint, store)
+    process = _start(base, mountpoint, store, automatic=automatic)
     mount = Mounted(base, mountpoint, store, process)
     mount.mounts_before, mount.log_start = mounts_before, log_start
     guard = _start_guard(process.pid, mountpoint)
@@ -146,8 +152,11 @@ def mounted(
             os.close(base_fd)
 
 
-def _start(base: Path, mountpoint: Path, store: Path) -> subprocess.Popen[bytes]:
-    config = {"base": str(base), "mountpoint": str(mountpoint), "store": str(store)}
+def _start(
+    base: Path, mountpoint: Path, store: Path, *, automatic: bool
+) -> subprocess.Popen[bytes]:
+    places = {"base": str(base), "mountpoint": str(mountpoint), "store": str(store)}
+    config = {**places, "automatic": automatic}
     ready, tell = os.pipe()
     try:
         process = subprocess.Popen(
