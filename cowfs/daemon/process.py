@@ -59,6 +59,10 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.25
 """How long a change may wait before its group is closed (contract 4)."""
+_IDLE_SECONDS = 1.0
+_IDLE_TICKS = 8
+"""Quiet ticks after which they come every `_IDLE_SECONDS`: waking a CPU four times a second is all
+that an idle daemon would cost."""
 _FLUSH_TICKS = 20
 """Groups between two times at which the kernel is asked for what open files hold back: it keeps
 written pages for half a minute, which is more than the few seconds of contract 4."""
@@ -220,13 +224,17 @@ class Daemon:
             log.exception("the FUSE thread failed")
 
     def _tick(self) -> None:
-        served = ticks = 0
-        while not self.stop.wait(_TICK_SECONDS):
+        served = ticks = quiet = 0
+        while not self.stop.wait(_TICK_SECONDS if quiet < _IDLE_TICKS else _IDLE_SECONDS):
             requests = self.loop.operations.requests
             if requests - served > _BUSY_REQUESTS:
                 self.busy.set()
             else:
                 self.busy.clear()
+            dirty = self.volume.dirty
+            quiet = (
+                0 if dirty or requests != served or self.loop.operations.writers() else quiet + 1
+            )
             served = requests
             ticks += 1
             if len(self.volume.main.inodes) > self.config.cache_inodes:
@@ -234,7 +242,7 @@ class Daemon:
             if ticks % _FLUSH_TICKS == 0 and self.loop.operations.writers():
                 self._flush_open_files()
             external = self.volume.importer.complete and self.volume.external.adopting
-            if self.volume.dirty or external:
+            if dirty or external:
                 self.loop.post(self._quiesce)
             self.autosaver.tick(time.monotonic())
 
