@@ -91,6 +91,7 @@ class Comparison:
         self._thorough = thorough
         self._root = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._seen = 0
+        self._looking_again = False
         self._privileged = os.geteuid() == 0
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ class Comparison:
                     self._list_all(path)
                 stored = _Stored(refresh())
                 found = [d for d in found if self._still(stored, d)]
-            fresh = [d for path in unlisted for d in self._walk(stored, path, [])]
+            fresh = [d for path in unlisted for d in self._walk(stored, path, [], below_only=True)]
             if fresh:
                 stored = _Stored(refresh())
                 found += [d for d in fresh if self._still(stored, d)]
@@ -123,11 +124,14 @@ class Comparison:
                 )
 
     def _count(self, what: str, number: int = 1) -> None:
-        self._report.checked[what] += number
+        if not self._looking_again:
+            self._report.checked[what] += number
 
     # -- walking ------------------------------------------------------------------------------
 
-    def _walk(self, stored: _Stored, top: bytes, unlisted: list[bytes]) -> Iterator[_Difference]:
+    def _walk(
+        self, stored: _Stored, top: bytes, unlisted: list[bytes], *, below_only: bool = False
+    ) -> Iterator[_Difference]:
         """Differences at and below a directory; those not listed yet go to `unlisted`."""
         waiting = [top]
         while waiting:
@@ -136,7 +140,7 @@ class Comparison:
                 ino = stored.find(path)
                 if ino is None:
                     continue
-                if path == top:
+                if path == top and not below_only:
                     yield from self._compare(stored, path, ino)
                 if stored.unlisted(ino):
                     unlisted.append(path)
@@ -200,6 +204,7 @@ class Comparison:
         if self._shown(old.check, old.path) != old.shown:
             self._count("mount busy")
             return False
+        self._looking_again = True  # what is compared once more is counted once
         try:
             ino = stored.find(old.path)
             if ino is None:
@@ -207,6 +212,8 @@ class Comparison:
             again = [*self._compare(stored, old.path, ino), *self._entries(stored, old.path, ino)]
         except DamagedRecordError:
             return True
+        finally:
+            self._looking_again = False
         return any(new.check == old.check for new in again)
 
     # -- comparing ----------------------------------------------------------------------------
