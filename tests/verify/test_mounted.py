@@ -242,6 +242,7 @@ def test_what_changes_meanwhile_is_not_reported(checker: Checker) -> None:
 
 def test_a_change_before_the_first_look_is_settled_by_a_refresh(checker: Checker) -> None:
     top = checker.mount.mountpoint
+    os.listdir(top)  # so that it was listed at the first look, and `later` is not in it
     with contextlib.ExitStack() as stack:
         base = checker._flush(stack)
         workspace = stack.enter_context(reading(checker.mount.store, base))
