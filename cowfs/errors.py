@@ -91,7 +91,16 @@ class UnknownPathError(CowfsError):
     code = "COWFS_UNKNOWN_PATH"
     exit_code = 5
     message = "{path} does not exist in {where}"
-    hint = "`cowfs diff` and `cowfs log` show where it was. Nothing was changed."
+    hint = "`cowfs find NAME` and `cowfs log PATH` show where it was. Nothing was changed."
+
+
+class NameNotFoundError(CowfsError):
+    code = "COWFS_NAME_NOT_FOUND"
+    exit_code = 5
+    message = "no file of any checkpoint is called {name}{gone}"
+    hint = (
+        "What was made and deleted between two checkpoints is in none of them, and cannot be found."
+    )
 
 
 class NotARegularFileError(CowfsError):
@@ -141,6 +150,20 @@ class ConfigError(CowfsError):
     exit_code = 11
     message = "the configuration: {detail}"
     hint = "`cowfs config` lists all settings and where they come from. Nothing was changed."
+
+
+class PinnedError(CowfsError):
+    code = "COWFS_PINNED"
+    exit_code = 12
+    message = "checkpoint {checkpoint} is pinned{note}"
+    hint = "`cowfs unpin {checkpoint}` allows it. Nothing was removed."
+
+
+class StartCheckpointError(CowfsError):
+    code = "COWFS_START_CHECKPOINT"
+    exit_code = 13
+    message = "checkpoint {checkpoint} is the state before the first mount, which always stays"
+    hint = "Leave it out. Nothing was removed."
 
 
 # -- mounting (exit 20 to 39) ---------------------------------------------------------------
@@ -426,6 +449,37 @@ class GitFailedError(CowfsError):
     exit_code = 63
     message = "git failed: {detail}"
     hint = "Branches, index and files are as they were. Put that right, and repeat."
+
+
+# -- bisect (exit 64 to 67) -----------------------------------------------------------------
+
+
+class BisectNotAncestorError(CowfsError):
+    code = "COWFS_BISECT_NOT_ANCESTOR"
+    exit_code = 64
+    message = "{bad} was not made from the checkpoint {good}"
+    hint = "`cowfs log` shows which states come from which. Name another --good or --bad."
+
+
+class BisectEndError(CowfsError):
+    code = "COWFS_BISECT_END"
+    exit_code = 65
+    message = "{detail}"
+    hint = "Name a state where the command succeeds with --good, and one where it fails with --bad."
+
+
+class BisectStoppedError(CowfsError):
+    code = "COWFS_BISECT_STOPPED"
+    exit_code = 66
+    message = "bisect stopped at {checkpoint}: {detail}"
+    hint = "Exit code 0 means good, 1 to 127 bad, 125 that it cannot be told. Nothing was changed."
+
+
+class BisectUndecidedError(CowfsError):
+    code = "COWFS_BISECT_UNDECIDED"
+    exit_code = 67
+    message = "the first bad one is among {count} checkpoints, and the others cannot be tested"
+    hint = "The list says which. `cowfs diff GOOD BAD` shows what they changed together."
 
 
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
