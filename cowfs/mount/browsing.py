@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyfuse3
@@ -120,10 +119,7 @@ class _NamesDirectory:
 
 
 class Browsing:
-    """The request handlers of what lies below `.cowfs`.
-
-    on_crowded: told the id of a checkpoint whose inodes the kernel should forget if it can.
-    """
+    """The request handlers of what lies below `.cowfs`."""
 
     def __init__(self, volume: Volume, waiter: Waiter) -> None:
         self._volume = volume
@@ -134,7 +130,6 @@ class Browsing:
         self._next_handle = INO_MASK + 1
         self._absent = replies.absent(replies.FOREVER)
         self._absent_now = replies.absent(0)
-        self.on_crowded: Callable[[bytes], None] = lambda checkpoint: None
 
     # -- helpers ----------------------------------------------------------------------------
 
@@ -190,15 +185,10 @@ class Browsing:
     def _entry(self, visit: Visit, view: SealedView, inode: Inode) -> pyfuse3.EntryAttributes:
         """A reply by which the kernel takes a reference."""
         if inode.ino != ROOT_INO:
-            self._use(visit)
+            self._visits.use(visit)
         if inode.damaged:
             return replies.unreadable(self._node(visit, inode.ino), inode.kind)
         return self._attributes(visit, view, inode)
-
-    def _use(self, visit: Visit) -> None:
-        self._visits.use(visit)
-        if visit.uses == 1 and (checkpoint := self._visits.too_many()) is not None:
-            self.on_crowded(checkpoint.encode())
 
     # -- names ------------------------------------------------------------------------------
 
@@ -307,7 +297,7 @@ class Browsing:
 
     def _add_handle(self, handle: _File | _Directory | _NamesDirectory) -> int:
         if not isinstance(handle, _NamesDirectory):
-            self._use(handle.visit)
+            self._visits.use(handle.visit)
         fh = self._next_handle
         self._next_handle = fh + 1
         self._handles[fh] = handle
@@ -392,7 +382,7 @@ class Browsing:
                 entry = self._attributes(visit, view, child)
             if not reply(token, name, entry, at + 1):
                 return
-            self._use(visit)
+            self._visits.use(visit)
 
     def _read_names(
         self, directory: _NamesDirectory, start: int, token: pyfuse3.ReaddirToken

@@ -66,9 +66,9 @@ class Kernel:
         self._loop = loop
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
-        self._closed: SimpleQueue[int | frozenset[int] | bytes | None] = SimpleQueue()
+        self._closed: SimpleQueue[int | frozenset[int] | str | None] = SimpleQueue()
         loop.operations.upkeep.on_closed = self._closed.put
-        loop.operations.browsing.on_crowded = self._closed.put
+        loop.volume.visits.let_go = self._closed.put
         loop.volume.external.on_adopted = self._adopted
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
@@ -85,16 +85,16 @@ class Kernel:
     def _evict(self) -> None:
         """Files that were corrected while they were held show a ctime of the kernel's own; when
         the last handle is closed the kernel is made to forget them. And what was adopted from the
-        base is shown. And of too many checkpoints that were looked into the kernel forgets some,
-        by their names below `.cowfs`, as far as nobody holds them."""
+        base is shown. Checkpoints that were looked into are forgotten by their names below
+        `.cowfs`, as far as nobody holds what is in them (volume/browsing.py)."""
         while (item := self._closed.get()) is not None:
             if isinstance(item, frozenset):
                 self._show_adopted(item)
                 continue
             closed = item
             try:
-                if isinstance(closed, bytes):
-                    notify(pyfuse3.invalidate_entry, CHECKPOINTS_INO, closed)
+                if isinstance(closed, str):
+                    notify(pyfuse3.invalidate_entry, CHECKPOINTS_INO, closed.encode())
                     continue
                 view = self._loop.volume.main
                 for parent, name in self._loop.call(lambda: view.snapshot.links(closed)):  # noqa: B023

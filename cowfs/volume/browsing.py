@@ -8,11 +8,12 @@ they are committed (`NotStoredError`).
 
 The kernel's references and open handles are counted for each checkpoint, not for each inode:
 everything else can be read again, so what is kept in memory is bounded. When both are gone the
-number of the view is used for another one.
+number of the view is used for another one. The kernel is asked to let go of those that were looked
+into longest ago when there are many (`Visits.let_go`), and of those that nobody looked into since
+somebody last asked which there are (`Visits.epochs`).
 
 A checkpoint that was removed meanwhile is gone (ESTALE) as soon as its record is: who removes one
-must remove its record before, or together with, what it shows. `Visits.epochs` says which epochs
-somebody looks at.
+must remove its record before, or together with, what it shows.
 
 Threading: owned by the volume's thread.
 """
@@ -22,7 +23,7 @@ from __future__ import annotations
 import errno
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from cowfs.errors import DamagedRecordError
@@ -126,9 +127,10 @@ class Visit:
 
     number: of its view. turn: another one for each use of a number. uses: references of the kernel
     to inodes below its root, and open handles. seen: the reader in which its record was there.
+    asked: nobody came since `Visits.epochs` was called.
     """
 
-    __slots__ = ("checkpoint", "epoch", "number", "seen", "turn", "uses")
+    __slots__ = ("asked", "checkpoint", "epoch", "number", "seen", "turn", "uses")
 
     def __init__(self, number: int, turn: int, checkpoint: str, epoch: int, seen: Reader) -> None:
         self.number = number
@@ -137,6 +139,7 @@ class Visit:
         self.epoch = epoch
         self.uses = 0
         self.seen = seen
+        self.asked = False
 
 
 class Name(NamedTuple):
@@ -150,9 +153,10 @@ class Name(NamedTuple):
 class Visits:
     """The checkpoints that somebody looks into.
 
+    let_go: told the id of a checkpoint whose inodes the kernel should forget, if nobody holds them.
     most_numbers: how many views there can be. most_used: above this many that the kernel has
-    references to, `too_many` names the one that was come to longest ago. most_unused, most_views,
-    most_inodes: what is kept in memory for the next look: visits, views, inodes in each view.
+    references to, `let_go` is told of one. most_unused, most_views, most_inodes: what is kept in
+    memory for the next look: visits, views, inodes in each view.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -163,6 +167,7 @@ class Visits:
         self._views: OrderedDict[str, SealedView] = OrderedDict()
         self._free: list[int] = []
         self._turns = 0
+        self.let_go: Callable[[str], None] = lambda checkpoint: None
         self.most_numbers = 0xFF00
         self.most_used = 512
         self.most_unused = 64
@@ -222,9 +227,7 @@ class Visits:
         epoch = self._epoch(checkpoint)
         if epoch is None:
             raise PosixError(errno.ESTALE)
-        most = min(self.most_unused, self.most_numbers - len(self._used))
-        while self._unused and len(self._unused) >= most:
-            self._end(self._unused.popitem(last=False)[1])
+        self._end_unused(min(self.most_unused, self.most_numbers - len(self._used)) - 1)
         if not self._free and len(self._numbered) >= self.most_numbers:
             raise PosixError(errno.ENFILE)
         number = self._free.pop() if self._free else len(self._numbered) + 1
@@ -245,6 +248,10 @@ class Visits:
         if not visit.uses:
             del self._unused[visit.checkpoint]
             self._used[visit.checkpoint] = visit
+            if len(self._used) > self.most_used:
+                oldest = next(iter(self._used))
+                self._used.move_to_end(oldest)  # if it is held, others are asked for first
+                self.let_go(oldest)
         visit.uses += 1
 
     def leave(self, visit: Visit, count: int = 1) -> None:
@@ -255,23 +262,23 @@ class Visits:
         if not visit.uses:
             del self._used[visit.checkpoint]
             self._unused[visit.checkpoint] = visit
+            self._end_unused(self.most_unused)
 
-    def _end(self, visit: Visit) -> None:
-        del self._numbered[visit.number]
-        self._free.append(visit.number)
-        self._views.pop(visit.checkpoint, None)
-
-    def too_many(self) -> str | None:
-        """The checkpoint whose inodes the kernel should forget if it can, None when there are not
-        too many; its turn comes again after all others."""
-        if len(self._used) <= self.most_used:
-            return None
-        checkpoint = next(iter(self._used))
-        self._used.move_to_end(checkpoint)
-        return checkpoint
+    def _end_unused(self, most: int) -> None:
+        """Keep no more than so many that nobody refers to, the newest ones."""
+        while self._unused and len(self._unused) > most:
+            checkpoint, visit = self._unused.popitem(last=False)
+            del self._numbered[visit.number]
+            self._free.append(visit.number)
+            self._views.pop(checkpoint, None)
 
     def epochs(self) -> set[int]:
-        """The sealed epochs that the kernel, or an open handle, refers to."""
+        """The sealed epochs that the kernel or an open handle refers to. Those that nobody comes to
+        until the next call are then let go of, if nobody holds them."""
+        for visit in list(self._used.values()):
+            if visit.asked:
+                self.let_go(visit.checkpoint)
+            visit.asked = True
         return {visit.epoch for visit in self._used.values()}
 
     def __len__(self) -> int:
@@ -289,6 +296,7 @@ class Visits:
             if self._epoch(visit.checkpoint) != visit.epoch:
                 raise PosixError(errno.ESTALE)
             visit.seen = reader
+        visit.asked = False
         view = self._views.get(visit.checkpoint)
         if view is None:
             view = SealedView(self._volume, visit.checkpoint, reader.lineage(visit.epoch))
