@@ -1,0 +1,258 @@
+"""Where a name is or was: every file that was ever called so.
+
+The names of all epochs are the keys of one table, sorted by directory. A name without wildcards is
+sought in each directory that has entries; a pattern is compared with all names. What is found is a
+place, a name in a directory. Whether a state has something there is asked of its snapshot, and only
+between epochs that wrote a version of that name, or of one of a directory above it, can the answer
+change.
+
+Threading: as the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase, translate
+from typing import Any
+
+from cowfs.errors import DamagedRecordError, UsageError
+from cowfs.format import keys, records
+from cowfs.service.content import Node, Tree, join
+from cowfs.service.finding.steps import paths
+from cowfs.service.finding.versions import naming_epochs
+from cowfs.service.selectors import Point
+from cowfs.service.states import States
+from cowfs.service.workspace import ReadOnly
+
+Progress = Callable[[int], None]
+"""Told how many names were compared so far."""
+
+_STEP = 1 << 16
+_TREES = 64
+_MAGIC = re.compile(rb"[*?[]")
+_LITERAL = re.compile(rb"[^*?[\]]+")
+
+
+def silent(_: int) -> None:
+    """No progress is wanted."""
+
+
+class Pattern:
+    """A name, or the end of a path, each component with the wildcards * ? []. Raises UsageError."""
+
+    def __init__(self, text: bytes) -> None:
+        parts = [part for part in text.split(b"/") if part not in (b"", b".")]
+        if not parts or b".." in parts:
+            detail = f"{os.fsdecode(text)!r} is no name"
+            raise UsageError(detail=detail, command="find")
+        self.name = parts[-1]
+        self.exact = not _MAGIC.search(self.name)
+        """Whether the last component has no wildcards."""
+        self._above = [os.fsdecode(part) for part in parts[:-1]]
+        self._matches = re.compile(translate(os.fsdecode(self.name))).match
+        literals = [] if b"[" in self.name else _LITERAL.findall(self.name)
+        self.literal = max(literals, key=len, default=b"")
+        """What every name has that matches: found more quickly than the pattern."""
+
+    def has_name(self, name: bytes) -> bool:
+        """Whether the last component matches."""
+        return self._matches(os.fsdecode(name)) is not None
+
+    def has_path(self, path: bytes) -> bool:
+        """Whether the directories match that stand above the last component."""
+        if not self._above:
+            return True
+        parts = os.fsdecode(path).split("/")[:-1]
+        ends = parts[len(parts) - len(self._above) :]
+        return len(parts) >= len(self._above) and all(map(fnmatchcase, ends, self._above))
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One file that is or was called so.
+
+    path: where it is, or was when it was last there. node: as it is or was there. checkpoint: the
+    newest one that has it there, None when it is there now. moved_to: where the present state has
+    the same file, if it is not there any more. earlier: checkpoints that last had other files at
+    the path.
+    """
+
+    path: bytes
+    node: Node
+    checkpoint: records.CheckpointRecord | None
+    moved_to: list[bytes]
+    earlier: list[records.CheckpointRecord] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; a byte of a name that is not UTF-8 becomes a lone surrogate."""
+        last = self.checkpoint
+        return {
+            "path": os.fsdecode(self.path),
+            "there": last is None,
+            **self.node.to_json(),
+            "checkpoint": None if last is None else last.id,
+            "last_seen": None if last is None else last.time,
+            "moved_to": [os.fsdecode(path) for path in self.moved_to],
+            "earlier": [record.id for record in self.earlier],
+        }
+
+
+class Finder:
+    """Looks for names in all states of a history.
+
+    damaged: how many names could not be looked up so far, and were left out.
+    """
+
+    def __init__(self, workspace: ReadOnly, states: States) -> None:
+        self._workspace = workspace
+        self._reader = workspace.reader
+        self._states = states
+        self.damaged = 0
+        self._trees: dict[int, Tree] = {}
+        self._runs: list[tuple[int, int]] | None = None
+
+    def find(
+        self, pattern: Pattern, *, deleted: bool = False, progress: Progress = silent
+    ) -> Iterator[Found]:
+        """Each file that was ever called so: first those that are gone, the last to go first, then
+        those that are there, by path.
+
+        deleted: only those that the present state does not have at all.
+        """
+        there: dict[bytes, Found] = {}
+        gone = []
+        head = self._states.head
+        for epoch, directory, name in self._places(pattern, progress):
+            try:
+                node = self._at(head, pattern, directory, name)
+            except DamagedRecordError:
+                self.damaged += 1
+                continue
+            if node is None:
+                gone.append((epoch, directory, name))
+            elif not deleted:
+                there[node.path] = Found(node.path, node, None, [])
+        gone.sort(reverse=True)
+        told: dict[bytes, Found] = {}
+        for _, directory, name in gone:
+            try:
+                found = self._last(pattern, directory, name)
+            except DamagedRecordError:
+                self.damaged += 1
+                continue
+            if found is None or (deleted and found.moved_to):
+                continue
+            known = there.get(found.path) or told.get(found.path)
+            if known is None:
+                told[found.path] = found
+            elif found.checkpoint is not None:
+                known.earlier.append(found.checkpoint)
+        yield from told.values()
+        for path in sorted(there):
+            yield there[path]
+
+    # -- names ------------------------------------------------------------------------------
+
+    def _places(self, pattern: Pattern, progress: Progress) -> Iterator[tuple[int, int, bytes]]:
+        """(epoch of the newest version, directory, name) of every name that matches."""
+        found = self._exact(pattern.name) if pattern.exact else self._matching(pattern, progress)
+        for key in found:
+            yield keys.epoch_of(key), keys.unpack_id(key), keys.dirent_name(key)
+
+    def _exact(self, name: bytes) -> Iterator[bytes]:
+        """The newest version of a name in each directory: two seeks each."""
+        with self._reader.txn.cursor(db=self._reader.store.tables["dirent"]) as cursor:
+            more = cursor.set_range(b"")
+            while more:
+                directory = keys.unpack_id(cursor.key())
+                prefix = keys.dirent_prefix(directory, name)
+                if cursor.set_range(prefix) and cursor.key().startswith(prefix):
+                    yield cursor.key()
+                more = cursor.set_range(keys.pack_id(directory + 1))
+
+    def _matching(self, pattern: Pattern, progress: Progress) -> Iterator[bytes]:
+        """The newest version of each name that matches: all keys are looked at."""
+        literal, last = pattern.literal, b""
+        with self._reader.txn.cursor(db=self._reader.store.tables["dirent"]) as cursor:
+            if not cursor.set_range(b""):
+                return
+            for at, key in enumerate(cursor.following_keys()):
+                if not at % _STEP:
+                    progress(at)
+                if literal not in key:
+                    continue
+                thing = key[:-8]
+                if thing != last and pattern.has_name(key[8:-9]):
+                    yield key
+                last = thing
+
+    # -- states -----------------------------------------------------------------------------
+
+    def _tree(self, state: int) -> Tree:
+        tree = self._trees.get(state)
+        if tree is None:
+            if len(self._trees) >= _TREES:
+                self._trees.clear()
+            point = Point("", self._states.lineage(state), None)
+            tree = self._trees[state] = Tree(self._workspace, point)
+        return tree
+
+    def _at(self, state: int, pattern: Pattern, directory: int, name: bytes) -> Node | None:
+        """What a state has at a place, if its path matches."""
+        tree = self._tree(state)
+        found = tree.snapshot.lookup(directory, name)
+        above = tree.directory_path(directory) if found is not None else None
+        if found is None or above is None:
+            return None
+        path = join(above, name)
+        return tree.node(found[0], path) if pattern.has_path(path) else None
+
+    def _last(self, pattern: Pattern, directory: int, name: bytes) -> Found | None:
+        """The newest checkpoint that has something at a place."""
+        epochs = {keys.epoch_of(k) for k in self._reader.keys("dirent", _prefix(directory, name))}
+        turns = sorted(epochs | naming_epochs(self._reader, directory))
+        for first, last in self._stretches(turns):
+            checkpoint = self._newest(first, last)
+            if checkpoint is None:
+                continue
+            node = self._at(checkpoint.epoch, pattern, directory, name)
+            if node is not None:
+                now = paths(self._tree(self._states.head), node.ino)
+                return Found(node.path, node, checkpoint, now)
+        return None
+
+    def _stretches(self, turns: list[int]) -> Iterator[tuple[int, int]]:
+        """The epochs of all lineages, newest first, in stretches (first, last) between turns: in
+        each all states have the same at the place."""
+        for start, end in self._all_runs():
+            last = end
+            while last >= start:
+                at = bisect_right(turns, last)
+                first = max(start, turns[at - 1]) if at else start
+                yield first, last
+                last = first - 1
+
+    def _all_runs(self) -> list[tuple[int, int]]:
+        """(first, last) epoch of each run, the newest first."""
+        if self._runs is None:
+            ends: dict[int, int] = {}
+            for key, value in self._reader.backwards("epoch"):
+                epoch = records.decode(value, records.EpochRecord)
+                ends.setdefault(epoch.run_start, keys.unpack_id(key))
+            self._runs = sorted(ends.items(), key=lambda run: -run[1])
+        return self._runs
+
+    def _newest(self, first: int, last: int) -> records.CheckpointRecord | None:
+        """The newest checkpoint of a stretch."""
+        for epoch in range(last, first - 1, -1):
+            if epoch != self._states.head and (found := self._states.checkpoint(epoch)):
+                return found
+        return None
+
+
+def _prefix(directory: int, name: bytes) -> bytes:
+    return keys.dirent_prefix(directory, name)
