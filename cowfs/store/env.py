@@ -69,15 +69,17 @@ class Store:
         *,
         writable: bool,
         damaged: bool = False,
+        creating: bool = False,
         stored_version: int = version.VERSION,
     ) -> None:
         """`damaged`: tables that are missing are left out of `tables`; those that a store may lack
-        always are. stored_version: of the
+        always are, but when `creating`. stored_version: of the
         format that the environment has."""
         self.path = path
         self.env = env
         self.writable = writable
         self.version = stored_version
+        self._creating = creating
         self.quota = 0
         self.reserve = Reserve(path)
         # A name may come to mean something else: the disk may be unmounted lazily.
@@ -105,7 +107,7 @@ class Store:
 
     def _table(self, name: str) -> Table:
         try:
-            handle = self.env.open_db(name.encode(), create=self.writable)
+            handle = self.env.open_db(name.encode(), create=self._creating)
         except lmdb.NotFoundError:
             detail = f"its table {name} is missing"
             raise StoreDamagedError(path=str(self.path), detail=detail) from None
@@ -239,7 +241,14 @@ def open_store(
             env = None
             upgrade(path, progress)
             env, found = open_env(path, writable=True), version.VERSION
-        store = Store(path, env, writable=writable, damaged=damaged, stored_version=found)
+        store = Store(
+            path,
+            env,
+            writable=writable,
+            damaged=damaged,
+            creating=writable and upgrading,
+            stored_version=found,
+        )
     except BaseException:
         if env is not None:
             env.close()
@@ -298,7 +307,7 @@ def create_store(path: Path, initial: list[tuple[str, bytes, bytes]]) -> Store:
         _make(path, initial)
         env = open_env(path, writable=True)
         try:
-            store = Store(path, env, writable=True)
+            store = Store(path, env, writable=True, creating=True)
         except BaseException:
             env.close()
             raise

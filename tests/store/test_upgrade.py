@@ -141,14 +141,14 @@ def test_every_value_has_its_checksum_then(old: Path) -> None:
     with store.reading() as txn:
         for table in store.tables.values():
             with txn.cursor(db=table) as cursor:
-                assert cursor.set_range(b"")
+                assert cursor.set_range(b"") or table.name in ADDED
                 stored = list(cursor.following())
             sizes = {
                 len(value) - len(cursor.open(key, value))
                 for key, value in stored
                 if key != b"format"
             }
-            assert sizes == {0 if table.name == "block" else 4}
+            assert sizes == {0 if table.name == "block" else 4} or not stored
     store.close()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import lmdb
 
-from cowfs.format import codec, keys, records
+from cowfs.format import audit, codec, keys, records
 from cowfs.format.checksum import of_table
 from cowfs.format.version import VERSION
 from cowfs.service.verify import Report, verify
@@ -165,6 +165,28 @@ class Hands:
         self.put(table, key, records.encode(kind(*values)))
 
 
+def processes(rig: Rig, name: bytes, parent: int = 0) -> int:
+    """A process record in the next group; its number."""
+    known = rig.volume.extra.puts.get("process", [])
+    number = audit.FIRST + len(known)
+    record = audit.ProcessRecord(
+        4000 + number, 1000, 1000, "ana", name.decode(), name + b"\0", parent
+    )
+    rig.volume.extra.put("process", keys.pack_id(number), records.encode(record))
+    return number
+
+
+def note(rig: Rig, process: int, code: int, path: bytes) -> None:
+    """An audit record of one operation in the next group."""
+    log = rig.volume.audit
+    number, ino = log._number(), rig.paths()[path].ino
+    directory, _, name = path.rpartition(b"/")
+    second = (0, b"other") if code == audit.RENAMED else (0, b"")
+    row = (code, 5, ino, 8, 0, name, *second, 1, 10, 0)
+    value = audit.encode_audit(rig.view.head, number - 10, process, [directory], [row])
+    rig.volume.extra.put("audit", keys.pack_id(number), value)
+
+
 def build(directory: Path) -> Sample:
     """Make the sample in an empty directory."""
     base = directory / "base"
@@ -180,6 +202,9 @@ def build(directory: Path) -> Sample:
     for path in (b"src", b"src/deep", b"src/deep/inner"):
         rig.mkdir(path)
     rig.create(b"src/main", noise(2, 100_000))
+    parent = processes(rig, b"bash")
+    child = processes(rig, b"rm", parent)
+    note(rig, child, audit.MADE, b"src/main")
     rig.link(b"src/main", b"src/alias")
     rig.create(b"src/util", b"util")
     rig.setxattr(b"src/main", b"user.a", b"1")
@@ -191,6 +216,8 @@ def build(directory: Path) -> Sample:
     rig.create(b"three", noise(3, 1000))
     lost = rig.restore(one).rescue
     rig.create(b"fresh", noise(4, 1000))
+    note(rig, child, audit.MADE, b"fresh")
+    note(rig, child, audit.RENAMED, b"src/main")
     rig.save(b"src/util", b"more")
     rig.volume.sync()
     inos = {path.decode(): facts.ino for path, facts in rig.tree().items()}

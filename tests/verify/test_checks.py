@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
-from cowfs.format import codec, keys, records
+from cowfs.format import audit, codec, keys, records
 from cowfs.format.records import BranchRecord, CheckpointRecord, EpochRecord, GitState
 from tests.verify.sample import Hands, Sample, noise
 
@@ -637,6 +637,81 @@ def orphan_with_the_content_of_another_inode(hands: Hands) -> None:
 def orphan_of_no_epoch(hands: Hands) -> None:
     ino = hands.inos["three"]
     hands.put("orphan", keys.pack_id(ino), keys.extent_prefix(ino, 99))
+
+
+# -- who did it ------------------------------------------------------------------------------
+
+
+def process(hands: Hands, number: int, **fields: Any) -> None:
+    hands.change_record("process", keys.pack_id(number), audit.ProcessRecord, **fields)
+
+
+def told(hands: Hands, at: int, **fields: Any) -> None:
+    """Change one of the audit log's records, oldest first."""
+    hands.change_record("audit", hands.rows("audit")[at][0], audit.AuditRecord, **fields)
+
+
+@case("record", "process")
+def process_without_a_number(hands: Hands) -> None:
+    hands.put("process", keys.pack_id(1), hands.get("process", keys.pack_id(2)))
+
+
+@case("record", "process", "3")
+def process_that_is_no_record(hands: Hands) -> None:
+    hands.put("process", keys.pack_id(3), b"\x90")
+    for key, _ in hands.rows("audit"):
+        hands.drop("audit", key)
+
+
+@case("process", "process", "3")
+def process_with_a_younger_parent(hands: Hands) -> None:
+    process(hands, 3, parent=3)
+
+
+@case("process", "process", "2")
+def process_with_a_parent_that_is_not_there(hands: Hands) -> None:
+    hands.put("process", keys.pack_id(9), hands.get("process", keys.pack_id(2)))
+    process(hands, 2, pid=-1)
+
+
+@case("record", "audit")
+def audit_record_that_does_not_decode(hands: Hands) -> None:
+    hands.put("audit", hands.rows("audit")[0][0], b"\x91\x01")
+
+
+@case("audit", "audit")
+def audit_record_without_operations(hands: Hands) -> None:
+    told(hands, 0, operations=())
+
+
+@case("audit", "audit")
+def audit_record_with_an_unknown_operation(hands: Hands) -> None:
+    told(hands, 0, operations=(audit.Operation(99, 0, 1, 8, 0, b"x"),))
+
+
+@case("audit", "audit")
+def audit_record_with_an_operation_nowhere(hands: Hands) -> None:
+    told(hands, 0, operations=(audit.Operation(audit.MADE, 0, 1, 8, 7, b"x"),))
+
+
+@case("audit", "audit")
+def audit_record_of_the_future(hands: Hands) -> None:
+    told(hands, 0, time=keys.unpack_id(hands.rows("audit")[0][0]) + 1)
+
+
+@case("audit-epoch", "audit")
+def audit_record_of_an_epoch_that_was_over(hands: Hands) -> None:
+    told(hands, -1, epoch=2)
+
+
+@case("audit-epoch", "audit")
+def audit_record_of_an_epoch_to_come(hands: Hands) -> None:
+    told(hands, -1, epoch=9)
+
+
+@case("audit-process", "audit")
+def audit_record_of_no_process(hands: Hands) -> None:
+    told(hands, 0, process=77)
 
 
 # -- the tests -------------------------------------------------------------------------------

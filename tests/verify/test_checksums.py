@@ -59,6 +59,8 @@ HIT: dict[str, tuple[set[str], set[str]]] = {
     "hardlink": (set(), set()),
     "orphan": (set(), {"three"}),
     "operation": (set(), set()),
+    "process": (set(), set()),
+    "audit": (set(), set()),
 }
 """Checkpoints and paths that a damaged record is said to hit."""
 

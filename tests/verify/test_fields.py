@@ -18,6 +18,7 @@ import pytest
 
 from cowfs.errors import StoreFormatError
 from cowfs.format import keys, records, version
+from cowfs.format.audit import AuditRecord, Operation, ProcessRecord
 from cowfs.format.records import (
     BaseRecord,
     BranchRecord,
@@ -78,6 +79,8 @@ ARRAYS: dict[str, type[msgspec.Struct]] = {
     "checkpoint": CheckpointRecord,
     "operation": OperationRecord,
     "branch": BranchRecord,
+    "process": ProcessRecord,
+    "audit": AuditRecord,
     "meta": FormatRecord,
 }
 
@@ -107,6 +110,21 @@ UNTOLD = {
     "branch.undo": "when it becomes another checkpoint",
     "branch.redo": "when it becomes another checkpoint",
     "branch.applied": "when it becomes another sealed epoch",
+    "process.pid": "",
+    "process.started": "",
+    "process.uid": "",
+    "process.user": "",
+    "process.name": "",
+    "process.command": "but for its last byte",
+    "process.parent": "when it becomes another older one",
+    "process.session": "",
+    "process.tool": "",
+    "audit.epoch": "when it stays between those of its neighbours",
+    "audit.time": "when it becomes an earlier one",
+    "audit.process": "when it becomes another one",
+    "audit.directories": "when they become other paths",
+    "audit.operations": "when they become other possible ones",
+    "audit.detail": "",
     "meta.compatible": "bits that nobody knows are kept",
     "meta.uuid": "",
     "meta.created": "",
@@ -126,6 +144,12 @@ FOUND_ELSEWHERE = {"branch.undo", "branch.redo", "branch.applied", "checkpoint.k
     "base.size",
     "base.mtime",
     "base.ctime",
+    "process.parent",
+    "audit.epoch",
+    "audit.time",
+    "audit.process",
+    "audit.directories",
+    "audit.operations",
 }
 """Those of `UNTOLD` of which the other values are found."""
 
@@ -179,6 +203,8 @@ def target(hands: Hands, table: str) -> bytes:
         "epoch": keys.pack_id(2),
         "operation": hands.rows("operation")[1][0],
         "branch": b"main",
+        "process": keys.pack_id(3),
+        "audit": hands.rows("audit")[1][0],
         "meta": b"format",
     }
     if table == "checkpoint":
@@ -201,6 +227,14 @@ def changed(value: Any) -> Iterator[Any]:
         yield from (value ^ 1, value ^ 1 << 20)
     elif isinstance(value, str):
         yield ("1" if value[:1] == "0" else "0") + value[1:]  # of an id, one that could be
+    elif isinstance(value, bytes):
+        yield bytes((value[0] ^ 1,)) + value[1:]
+    elif value and isinstance(value, tuple) and isinstance(value[0], Operation):
+        yield tuple(msgspec.structs.replace(value[0], ino=value[0].ino ^ 1) for _ in value)
+        yield tuple(msgspec.structs.replace(value[0], directory=1) for _ in value)
+    elif value and isinstance(value, tuple) and isinstance(value[0], bytes):
+        yield (b"other", *value[1:])
+        yield (b"/", *value[1:])
     elif isinstance(value, tuple):
         yield ("0" * 12, *value[1:])
     elif isinstance(value, records.GitState):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cowfs.errors import RepairRefusedError
+from cowfs.service.repair.audits import mend_audit
 from cowfs.service.repair.bench import Action, Bench
 from cowfs.service.repair.blocks import Unreadable
 from cowfs.service.repair.checksums import mark_falsified, mend_bits, tell_of_missing
@@ -131,6 +132,7 @@ def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
     blocks = Unreadable(bench, bad)
     done = mend_things(bench)
     done |= mend_names(bench)
+    done |= mend_audit(bench)
     done |= blocks.restore()
     if not done and not set_aside_strays(bench) and not mend_directories(bench):
         mark_absent(bench)

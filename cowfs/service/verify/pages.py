@@ -50,9 +50,9 @@ def check_pages(scan: Scan) -> list[Damage]:
     was found, when it is known what the other tables say."""
     for table in TABLES:
         if table not in scan.reader.store.tables:
-            scan.unreadable.add(table)
             if table in ADDED and not scan.has_prefix("meta", name_of(table, b"")):
                 continue  # the store is older than the table
+            scan.unreadable.add(table)
             scan.problem("structure", table, "table", "it is missing or cannot be found")
     found, scan.report.checked["pages"] = _damage(scan.reader.store.path, scan.progress)
     for damage in found:
