@@ -60,6 +60,8 @@ def status(report: dict[str, Any]) -> str:
         rows.append(("import", read + ("" if imported["complete"] else ", going on")))
     if sealing := report.get("sealing"):
         rows.append(("sealed", _sealed(sealing)))
+    if collected := report.get("collected"):
+        rows.append(("removed", _collected(collected)))
     rows.append(("health", health["state"]))
     lines += [f"  {name:<11} {value}" for name, value in rows]
     for problem in health["problems"]:
@@ -85,6 +87,13 @@ def _sealed(sealing: dict[str, int]) -> str:
     if left:
         text = f"{left:,} {'file is' if left == 1 else 'files are'} only in the directory"
     return text + (f", {output.plural(lost, 'old version')} lost" if lost else "")
+
+
+def _collected(last: dict[str, Any]) -> str:
+    why = {"quota": "to make room", "policy": "by the rules of retention"}.get(last["reason"], "")
+    what = f"{output.plural(last['checkpoints'], 'checkpoint')} {why}".rstrip()
+    freed = f"{output.size(last['freed_bytes'])} freed"
+    return f"{what}, {freed}  {output.age(last['time'], time.time_ns())}"
 
 
 def _last(record: dict[str, Any] | None) -> str:

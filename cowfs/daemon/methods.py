@@ -15,14 +15,19 @@ from cowfs.daemon.control import Method, Request
 from cowfs.errors import UsageError
 from cowfs.format import records
 from cowfs.mount.loop import LoopEndedError
+from cowfs.service import removing
 from cowfs.service import restore as restoring
 from cowfs.service import status as reporting
 from cowfs.service.apply import apply
+from cowfs.service.automatic import unchanged
 from cowfs.service.checkpoint import checkpoint
+from cowfs.service.config import Retention
 from cowfs.service.engine import commit
+from cowfs.service.housekeeping import Cleaned, described
 from cowfs.service.restore import Restored
 from cowfs.service.sealing import Pace, Sealed, seal, sealing_state
 from cowfs.store.snapshot import Reader
+from cowfs.store.writer import WriterEndedError
 
 if TYPE_CHECKING:
     from cowfs.daemon.process import Daemon
@@ -47,6 +52,9 @@ class Methods:
             "flush": self.flush,
             "apply": self.apply,
             "seal": self.seal,
+            "gc": self.gc,
+            "forget": self.forget,
+            "pin": self.pin,
             "unmount": self.unmount,
         }
 
@@ -62,21 +70,20 @@ class Methods:
             health = report["health"]
             health["problems"] += problems
             health["state"] = "warning" if health["state"] == "ok" else health["state"]
+        report["collected"] = self._daemon.collector.state()
         report["pid"] = os.getpid()
         return report
 
     def checkpoint(self, request: Request) -> Any:
-        """Params: message, label. Result: checkpoint, daemon_seconds."""
+        """Params: message, label, if_changed. Result: checkpoint, daemon_seconds, made."""
         started = time.perf_counter()
+        message, label = _text(request, "message"), _text(request, "label")
         with self._operation:
-            record = checkpoint(
-                self._engine,
-                request.author,
-                message=_text(request, "message"),
-                label=_text(request, "label"),
-            )
+            last = unchanged(self._engine) if request.params.get("if_changed") else None
+            record = last or checkpoint(self._engine, request.author, message=message, label=label)
         return {
             "checkpoint": records.to_dict(record),
+            "made": last is None,
             "daemon_seconds": time.perf_counter() - started,
         }
 
@@ -133,6 +140,34 @@ class Methods:
             problem = {"path": "", "detail": "the workspace was unmounted meanwhile"}
             return Sealed(problems=[problem]).to_json()
 
+    def gc(self, request: Request) -> Any:
+        """Params: rules (numbers, as of `Retention`; null: no policy), idle. Result: see `Cleaned`.
+        Progress: phase, done, total. Takes the operation lock only for each of its steps."""
+        rules = _rules(request.params.get("rules"))
+        try:
+            return self._daemon.collector.asked(
+                rules, request.progress, idle=bool(request.params.get("idle"))
+            ).to_json()
+        except (LoopEndedError, WriterEndedError):
+            return Cleaned().to_json()  # unmounted meanwhile
+
+    def forget(self, request: Request) -> Any:
+        """Params: checkpoints. Result: removed."""
+        names = [os.fsdecode(name) for name in _names(request, "checkpoints")]
+        gone = removing.forget(self._engine, self._operation, names)
+        return {"removed": [described(record) for record in gone]}
+
+    def pin(self, request: Request) -> Any:
+        """Params: checkpoint, pinned, note. Result: checkpoint."""
+        record = removing.pin(
+            self._engine,
+            self._operation,
+            _text(request, "checkpoint"),
+            pinned=bool(request.params.get("pinned", True)),
+            note=_text(request, "note"),
+        )
+        return {"checkpoint": records.to_dict(record)}
+
     def unmount(self, request: Request) -> Any:
         """Params: force, apply. The daemon ends after the answer."""
         with self._operation:
@@ -142,6 +177,17 @@ class Methods:
                 author=request.author,
                 progress=request.progress,
             )
+
+
+def _rules(given: Any) -> Retention | None:
+    if given is None:
+        return None
+    numbers = [name for name in Retention.__slots__ if name != "profile"]
+    if not isinstance(given, dict) or not all(
+        type(given.get(name, 0)) is int and given.get(name, 0) >= 0 for name in numbers
+    ):
+        raise UsageError(detail="rules must be numbers")
+    return Retention("", *(given.get(name, 0) for name in numbers))
 
 
 def _text(request: Request, name: str) -> str:

@@ -1,8 +1,8 @@
 """The daemon process: mounts a workspace, serves it, and leaves it in order.
 
-Threads: FUSE (owner of the volume), writer, control, timer, walker, autosaver, signals; the main
-thread waits for the end. Whatever ends it (the `unmount` method, umount(8), a signal), everything
-is committed first.
+Threads: FUSE (owner of the volume), writer, control, timer, walker, autosaver, collector, signals;
+the main thread waits for the end. Whatever ends it (the `unmount` method, umount(8), a signal),
+everything is committed first.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cowfs.daemon.autosaver import Autosaver
+from cowfs.daemon.collector import Collector
 from cowfs.daemon.control import ControlServer, user_name
 from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
@@ -170,6 +171,7 @@ class Daemon:
             if config.seal_rate
             else None
         )
+        self.collector = Collector(self.engine, self.operation, store, self.busy, self.stop)
         self._fuse = threading.Thread(target=self._run_fuse, name="cowfs-fuse")
 
     def _note_pid(self) -> None:
@@ -193,6 +195,7 @@ class Daemon:
         timer.start()
         self._walker.start()
         self.autosaver.start()
+        self.collector.start()
         if self._sealer is not None:
             self._sealer.start()
         ready()
@@ -202,6 +205,7 @@ class Daemon:
         self._server.wait_idle(_ANSWER_SECONDS)
         self._walker.stop()
         self.autosaver.stop()
+        self.collector.join()
         if self._sealer is not None:
             self._sealer.join()
         timer.join()

@@ -1,0 +1,165 @@
+"""The background of a daemon's retention: the policy, now and then; room, when the quota is near.
+
+Threading: one thread of its own, which ends when `stop` is set. `asked` is for any other thread
+that may wait; a background run gives way to it. `state` is for any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from cowfs.errors import CowfsError
+from cowfs.mount.loop import LoopEndedError
+from cowfs.service import config
+from cowfs.service.collecting import Pace, Progress, is_due
+from cowfs.service.config import Retention
+from cowfs.service.engine import Engine
+from cowfs.service.housekeeping import Cleaned, clean, make_room
+from cowfs.service.removing import Operation
+from cowfs.store.snapshot import Reader
+from cowfs.store.writer import WriterEndedError
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_POLICY_SECONDS = 3600.0
+_FIRST_SECONDS = 300.0
+"""After the mount: whoever mounts wants to work."""
+_FAILED_SECONDS = 60.0
+_REST_SECONDS = 0.005
+"""Between two steps, for those who wait for the writer or for the interpreter."""
+_SHORT = 10
+_ENOUGH = 6
+"""Room is made when less than 1/10 of the quota is left, until 1/6 is."""
+
+
+class _Background(Pace):
+    """Gives way to who is asked for."""
+
+    def __init__(
+        self, busy: threading.Event | None, stop: threading.Event, asked: threading.Event
+    ) -> None:
+        super().__init__(busy, stop, _REST_SECONDS)
+        self._asked = asked
+
+    def go_on(self) -> bool:
+        return not self._asked.is_set() and super().go_on()
+
+
+class Collector:
+    """Collects in one daemon."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        operation: Operation,
+        store: Path,
+        busy: threading.Event,
+        stop: threading.Event,
+    ) -> None:
+        self._engine = engine
+        self._operation = operation
+        self._store = store
+        self._busy = busy
+        self._stop = stop
+        self._asked = threading.Event()
+        self._running = threading.Lock()
+        self._last: dict[str, Any] | None = None
+        self._due = time.monotonic() + _FIRST_SECONDS
+        self._room_due = 0.0
+        self._thread = threading.Thread(target=self._run, name="cowfs-collector", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Return when it has ended; `stop` must be set."""
+        self._thread.join()
+
+    def state(self) -> dict[str, Any] | None:
+        """The last run that removed anything: time, reason ("policy", "quota" or "asked"), how many
+        checkpoints, bytes freed. None when there was none yet."""
+        return self._last
+
+    def asked(self, rules: Retention | None, progress: Progress, *, idle: bool) -> Cleaned:
+        """A run that somebody waits for. Errors as of `collect`."""
+        self._asked.set()
+        with self._running:
+            self._asked.clear()
+            pace = Pace(self._busy if idle else None, self._stop, _REST_SECONDS)
+            done = clean(self._engine, self._operation, rules, pace, progress, thorough=True)
+            self._note("asked", done)
+            return done
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_SECONDS):
+            moment = time.monotonic()
+            try:
+                if moment >= self._room_due and self._is_short():
+                    self._room_due = moment + _FAILED_SECONDS
+                    if self._make_room():
+                        self._room_due = 0.0
+                elif moment >= self._due and not self._busy.is_set():
+                    self._due = moment + _POLICY_SECONDS
+                    self._keep_to_policy()
+            except (LoopEndedError, WriterEndedError):
+                return
+            except CowfsError as error:
+                log.warning("collecting garbage stopped: %s", error)
+            except Exception:
+                log.exception("collecting garbage ended early; `cowfs gc` goes on with it")
+                return
+
+    def _is_short(self) -> bool:
+        room = self._engine.volume.writer.room
+        return bool(room.quota) and room.quota - room.used < room.quota // _SHORT
+
+    def _has_enough(self) -> bool:
+        self._engine.volume.writer.measure()
+        room = self._engine.volume.writer.room
+        return not room.quota or room.quota - room.used >= room.quota // _ENOUGH
+
+    def _make_room(self) -> bool:
+        """Whether there is enough room now."""
+        with self._running:
+            pace = _Background(None, self._stop, self._asked)
+            done = make_room(self._engine, self._operation, self._has_enough, pace)
+        self._note("quota", done)
+        return self._has_enough()
+
+    def _keep_to_policy(self) -> None:
+        found = config.read(self._store)
+        rules = None if found.problems else found.retention
+        with self._running:
+            pace = _Background(self._busy, self._stop, self._asked)
+            done = clean(self._engine, self._operation, rules, pace, lambda **_: None)
+        self._note("policy", done)
+        if not done.collected.complete and self._is_due():
+            self._due = time.monotonic() + _FAILED_SECONDS
+
+    def _is_due(self) -> bool:
+        with Reader(self._engine.volume.store) as reader:
+            return is_due(reader)
+
+    def _note(self, reason: str, done: Cleaned) -> None:
+        if not done.removed and not done.collected.bytes:
+            return
+        self._last = {
+            "time": time.time_ns(),
+            "reason": reason,
+            "checkpoints": len(done.removed),
+            "freed_bytes": done.collected.bytes,
+        }
+        ids = ", ".join(decision.checkpoint.id[:8] for decision in done.removed[:20])
+        log.info(
+            "collected (%s): %d checkpoints removed (%s), %d records, %d bytes of blocks",
+            reason,
+            len(done.removed),
+            ids,
+            done.collected.versions,
+            done.collected.bytes,
+        )

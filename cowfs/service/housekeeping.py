@@ -1,0 +1,104 @@
+"""Removing what a retention policy does not keep, making room, and collecting the garbage.
+
+Threading: one run at a time, in a thread that may wait for the owner of the volume and the writer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cowfs.format.records import CheckpointRecord
+from cowfs.service.collecting import Collected, Pace, Progress, collect, preview
+from cowfs.service.config import Retention
+from cowfs.service.engine import Engine
+from cowfs.service.removing import Operation, decisions, remove_decided
+from cowfs.service.retention import Decision, oldest_first
+from cowfs.service.selectors import all_checkpoints
+from cowfs.store.snapshot import Reader
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """What a run did. removed: with the reasons. kept: how many checkpoints are left."""
+
+    removed: list[Decision] = field(default_factory=list)
+    kept: int = 0
+    collected: Collected = field(default_factory=Collected)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "removed": [described(d.checkpoint, d.reason) for d in self.removed],
+            "kept": self.kept,
+            "collected": self.collected.to_json(),
+        }
+
+
+def described(record: CheckpointRecord, reason: str = "") -> dict[str, Any]:
+    """A checkpoint that goes, for JSON."""
+    row = {n: getattr(record, n) for n in ("id", "epoch", "time", "kind", "label", "message")}
+    return {**row, "reason": reason} if reason else row
+
+
+def clean(
+    engine: Engine,
+    operation: Operation,
+    rules: Retention | None,
+    pace: Pace,
+    progress: Progress,
+    *,
+    thorough: bool = False,
+) -> Cleaned:
+    """Remove what `rules` do not keep (None: nothing), and collect. Errors as of `collect`."""
+    done = Cleaned()
+    if rules is not None:
+        with Reader(engine.volume.store) as reader:
+            unwanted = {d.checkpoint.id: d for d in _unwanted(reader, rules)}
+        records = [decision.checkpoint for decision in unwanted.values()]
+        gone = remove_decided(engine, operation, records)
+        done.removed = [unwanted[record.id] for record in gone]
+    done.collected = collect(engine, operation, pace, progress, thorough=thorough)
+    with Reader(engine.volume.store) as reader:
+        done.kept = reader.count("checkpoint")
+    return done
+
+
+def foresee(reader: Reader, rules: Retention | None, progress: Progress) -> Cleaned:
+    """What `clean` would do."""
+    unwanted = _unwanted(reader, rules) if rules is not None else []
+    collected = preview(reader, {d.checkpoint.epoch for d in unwanted}, (), progress)
+    return Cleaned(unwanted, reader.count("checkpoint") - len(unwanted), collected)
+
+
+def _unwanted(reader: Reader, rules: Retention) -> list[Decision]:
+    return [d for d in decisions(reader, rules, time.time_ns()) if not d.keep]
+
+
+def make_room(
+    engine: Engine,
+    operation: Operation,
+    enough: Callable[[], bool],
+    pace: Pace,
+) -> Cleaned:
+    """Remove the oldest checkpoints, some at a time, until there is room `enough`, or none is left
+    that may go. Errors as of `collect`."""
+    done = Cleaned()
+    while not enough() and pace.go_on():
+        with Reader(engine.volume.store) as reader:
+            oldest = oldest_first(all_checkpoints(reader))
+        part = remove_decided(engine, operation, oldest[: max(1, len(oldest) // 8)])
+        done.removed += [Decision(record, False, "the oldest, to make room") for record in part]
+        if not part:
+            break
+        found = collect(engine, operation, pace, lambda **_: None)
+        total = done.collected
+        done.collected = Collected(
+            total.versions + found.versions,
+            total.blocks + found.blocks,
+            total.bytes + found.bytes,
+            found.complete,
+            found.left,
+        )
+    return done
