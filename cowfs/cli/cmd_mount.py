@@ -41,7 +41,7 @@ _SILENT_SECONDS = 2.0
 
 _STORE_FILES = frozenset(
     {"data.mdb", "lock.mdb", "owner", "workspace.json", "daemon.log", "daemon.out", "daemon.pid"}
-    | {"reserve", "config.toml"}
+    | {"reserve", "config.toml", "config.toml.lock"}
     | {"data.mdb.new", "data.mdb.new-lock", "data.mdb.version-1"}
 )
 """What an interrupted creation leaves, among others."""

@@ -11,7 +11,7 @@ from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
-from cowfs.service.selectors import AUTOMATIC
+from cowfs.service.selectors import AUTOMATIC, last_checkpoint
 from cowfs.store.snapshot import Snapshot
 from cowfs.volume.history import Author
 from cowfs.volume.volume import Volume
@@ -46,6 +46,20 @@ def save(engine: Engine, author: Author, reason: str) -> records.CheckpointRecor
         return None
     files = counts.created + counts.modified + counts.deleted
     return checkpoint(engine, author, message=f"{reason}: {plural(files)}", kind=AUTOMATIC)
+
+
+def unchanged(engine: Engine) -> records.CheckpointRecord | None:
+    """The last checkpoint, if nothing has changed since; else None. Raises CowfsError."""
+    engine.flush()
+    commit(engine)
+    volume = engine.volume
+
+    def look() -> records.CheckpointRecord | None:
+        if has_changes(volume):
+            return None
+        return last_checkpoint(volume.reader, volume.main.lineage)
+
+    return engine.call(look)
 
 
 def has_changes(volume: Volume) -> bool:

@@ -7,11 +7,12 @@ anything from working: the setting has its default then, and `Config.problems` s
 A setting comes, in this order, from the file; from the profile of its section; from the default.
 
 Threading: stateless functions; a `Config` is immutable. Writers of all processes are serialised by
-a lock on the store's directory.
+a lock on `config.toml.lock`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fcntl
 import math
@@ -365,13 +366,51 @@ def change(store: Path, key: str, words: list[str] | None) -> Config:
     """
     known = setting(key)
     value = None if words is None else known.kind.show(_take(known, _spoken(known, words)))
-    directory = os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        _write(store, _edited(store, key, value))
-    finally:
-        os.close(directory)
+    with _locked(store):
+        if value is not None or (store / FILE).exists():
+            _write(store, _edited(store, key, value))
     return read(store)
+
+
+@contextlib.contextmanager
+def _locked(store: Path) -> Iterator[None]:
+    """One writer at a time."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    fd = os.open(store / (FILE + ".lock"), flags, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def replace(store: Path, data: bytes) -> None:
+    """Write a whole new file. Raises ConfigError when anything is wrong with it: nothing is written
+    then. Raises OSError."""
+    try:
+        text = data.decode()
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(detail=f"this is not TOML: {error}") from None
+    for problem in _settle(found, []).problems:
+        raise problem
+    with _locked(store):
+        _write(store, text)
+
+
+def template() -> str:
+    """A file that says what there is, and sets nothing."""
+    lines = ["# Settings of this workspace."]
+    section = ""
+    for key, known in SETTINGS.items():
+        above, _, name = key.partition(".")
+        if above != section:
+            section = above
+            lines += ["", f"[{section}]"]
+        value = known.kind.show(known.default)
+        shown = f'"{value}"' if isinstance(value, str) else value
+        lines += [f"# {known.about}", f"# {name} = {shown}"]
+    return "\n".join(lines) + "\n"
 
 
 def _spoken(known: Setting, words: list[str]) -> object:
