@@ -21,7 +21,8 @@ def describe(asked: bytes, event: Event, *, several: bool) -> str:
     if event.attributes:
         words.append(" and ".join(event.attributes) + " changed")
     if event.inside:
-        words.append(", ".join(f"{n:,} {word}" for word, n in event.inside.items()) + " inside")
+        counted = ", ".join(f"{n:,} {word}" for word, n in event.inside.items())
+        words.append(f"{counted}{' and more' if event.inside_more else ''} inside")
     text = ", ".join(words)
     if event.path != asked and event.old_path != asked and _RENAMED not in event.happened:
         text += f" (as {_name(event.path)})"

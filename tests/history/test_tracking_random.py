@@ -11,10 +11,12 @@ import stat
 import tempfile
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cowfs.service.finding import versions
 from cowfs.service.finding.steps import Event
 from cowfs.service.finding.tracking import PathHistory
 from cowfs.service.timeline import Timeline
@@ -216,14 +218,19 @@ def record(rig: Rig, steps: list[Edit]) -> dict[str, State]:
     return states
 
 
-@given(st.lists(edits, min_size=1, max_size=40), st.sets(st.integers(1, 12), max_size=4))
+@given(
+    st.lists(edits, min_size=1, max_size=40),
+    st.sets(st.integers(1, 12), max_size=4),
+    st.sampled_from([0, 4, 1000]),
+)
 @settings(
     max_examples=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-def test_what_became_of_each_path(steps: list[Edit], removed: set[int]) -> None:
-    """removed: which checkpoints are not kept; what they did is that of the next ones."""
+def test_what_became_of_each_path(steps: list[Edit], removed: set[int], few: int) -> None:
+    """removed: which checkpoints are not kept; what they did is that of the next ones. few: names
+    below a directory above which change records are asked."""
     top = Path(tempfile.mkdtemp(prefix="cowfs-test-"))
     try:
         base = top / "base"
@@ -236,7 +243,7 @@ def test_what_became_of_each_path(steps: list[Edit], removed: set[int]) -> None:
                 rig.volume.extra.deletes.append(("checkpoint", name.encode()))
                 del states[name]
             rig.volume.sync()
-            with history(rig) as workspace:
+            with history(rig) as workspace, mock.patch.object(versions, "FEW", few):
                 line = Timeline(workspace)
                 rows = [line.head(), *line.checkpoints()]
                 assert [row.id for row in rows] == list(reversed(states))

@@ -1,10 +1,10 @@
 """Where a name is or was: every file that was ever called so.
 
 The names of all epochs are the keys of one table, sorted by directory. A name without wildcards is
-sought in each directory that has entries; a pattern is compared with all names. What is found is a
-place, a name in a directory. Whether a state has something there is asked of its snapshot, and only
-between epochs that wrote a version of that name, or of one of a directory above it, can the answer
-change.
+sought in each directory that has entries; so is the beginning of a pattern. A pattern that begins
+with a wildcard is compared with all names. What is found is a place, a name in a directory. Whether
+a state has something there is asked of its snapshot; the answer can only change at an epoch that
+wrote a version of that name, or of one of a directory above it.
 
 Threading: as the workspace.
 """
@@ -22,7 +22,7 @@ from typing import Any
 from cowfs.errors import DamagedRecordError, UsageError
 from cowfs.format import keys, records
 from cowfs.service.content import Node, Tree, join
-from cowfs.service.finding.steps import paths
+from cowfs.service.finding.steps import Side
 from cowfs.service.finding.versions import naming_epochs
 from cowfs.service.selectors import Point
 from cowfs.service.states import States
@@ -49,14 +49,17 @@ class Pattern:
         if not parts or b".." in parts:
             detail = f"{os.fsdecode(text)!r} is no name"
             raise UsageError(detail=detail, command="find")
-        self.name = parts[-1]
-        self.exact = not _MAGIC.search(self.name)
+        name = parts[-1]
+        magic = _MAGIC.search(name)
+        self.exact = magic is None
         """Whether the last component has no wildcards."""
-        self._above = [os.fsdecode(part) for part in parts[:-1]]
-        self._matches = re.compile(translate(os.fsdecode(self.name))).match
-        literals = [] if b"[" in self.name else _LITERAL.findall(self.name)
+        self.start = name[: magic.start()] if magic else name
+        """What every name begins with that matches."""
+        literals = [] if b"[" in name else _LITERAL.findall(name)
         self.literal = max(literals, key=len, default=b"")
         """What every name has that matches: found more quickly than the pattern."""
+        self.above = [os.fsdecode(part) for part in parts[:-1]]
+        self._matches = re.compile(translate(os.fsdecode(name))).match
 
     def has_name(self, name: bytes) -> bool:
         """Whether the last component matches."""
@@ -64,11 +67,11 @@ class Pattern:
 
     def has_path(self, path: bytes) -> bool:
         """Whether the directories match that stand above the last component."""
-        if not self._above:
+        if not self.above:
             return True
         parts = os.fsdecode(path).split("/")[:-1]
-        ends = parts[len(parts) - len(self._above) :]
-        return len(parts) >= len(self._above) and all(map(fnmatchcase, ends, self._above))
+        ends = parts[len(parts) - len(self.above) :]
+        return len(parts) >= len(self.above) and all(map(fnmatchcase, ends, self.above))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class Found:
 
 
 class Finder:
-    """Looks for names in all states of a history.
+    """Looks for the names of one pattern in all states of a history.
 
     damaged: how many names could not be looked up so far, and were left out.
     """
@@ -114,6 +117,7 @@ class Finder:
         self.damaged = 0
         self._trees: dict[int, Tree] = {}
         self._runs: list[tuple[int, int]] | None = None
+        self._called: dict[int, bool] = {}
 
     def find(
         self, pattern: Pattern, *, deleted: bool = False, progress: Progress = silent
@@ -159,23 +163,43 @@ class Finder:
 
     def _places(self, pattern: Pattern, progress: Progress) -> Iterator[tuple[int, int, bytes]]:
         """(epoch of the newest version, directory, name) of every name that matches."""
-        found = self._exact(pattern.name) if pattern.exact else self._matching(pattern, progress)
+        found = self._starting(pattern) if pattern.start else self._matching(pattern, progress)
         for key in found:
             yield keys.epoch_of(key), keys.unpack_id(key), keys.dirent_name(key)
 
-    def _exact(self, name: bytes) -> Iterator[bytes]:
-        """The newest version of a name in each directory: two seeks each."""
+    def _was_called(self, directory: int, pattern: Pattern) -> bool:
+        """Whether a directory ever had the name that the pattern has before the last one."""
+        if not pattern.above:
+            return True
+        known = self._called.get(directory)
+        if known is None:
+            links = self._reader.keys("link", keys.pack_id(directory))
+            names = (os.fsdecode(keys.link_parts(key)[1]) for key in links)
+            known = any(fnmatchcase(name, pattern.above[-1]) for name in names)
+            self._called[directory] = known
+        return known
+
+    def _starting(self, pattern: Pattern) -> Iterator[bytes]:
+        """The newest version of each name that matches: in each directory those are looked at that
+        begin as the pattern does."""
+        literal, last = pattern.literal, b""
         with self._reader.txn.cursor(db=self._reader.store.tables["dirent"]) as cursor:
             more = cursor.set_range(b"")
             while more:
                 directory = keys.unpack_id(cursor.key())
-                prefix = keys.dirent_prefix(directory, name)
-                if cursor.set_range(prefix) and cursor.key().startswith(prefix):
-                    yield cursor.key()
+                prefix = keys.pack_id(directory) + pattern.start + b"\0" * pattern.exact
+                if self._was_called(directory, pattern) and cursor.set_range(prefix):
+                    for key in cursor.following_keys():
+                        if not key.startswith(prefix):
+                            break
+                        thing = key[:-8]
+                        if literal in key and thing != last and pattern.has_name(key[8:-9]):
+                            yield key
+                        last = thing
                 more = cursor.set_range(keys.pack_id(directory + 1))
 
     def _matching(self, pattern: Pattern, progress: Progress) -> Iterator[bytes]:
-        """The newest version of each name that matches: all keys are looked at."""
+        """The same for a pattern that begins with a wildcard: all names are looked at."""
         literal, last = pattern.literal, b""
         with self._reader.txn.cursor(db=self._reader.store.tables["dirent"]) as cursor:
             if not cursor.set_range(b""):
@@ -187,7 +211,9 @@ class Finder:
                     continue
                 thing = key[:-8]
                 if thing != last and pattern.has_name(key[8:-9]):
-                    yield key
+                    directory = keys.unpack_id(key)
+                    if self._was_called(directory, pattern):
+                        yield key
                 last = thing
 
     # -- states -----------------------------------------------------------------------------
@@ -221,7 +247,7 @@ class Finder:
                 continue
             node = self._at(checkpoint.epoch, pattern, directory, name)
             if node is not None:
-                now = paths(self._tree(self._states.head), node.ino)
+                now = Side(self._tree(self._states.head)).paths(node.ino)
                 return Found(node.path, node, checkpoint, now)
         return None
 

@@ -36,7 +36,8 @@ class Event:
     it was. old_path: where it was before, if that is another place; of a created one a path that it
     had before and still has (a hard link was made). attributes: which of them differ: mode, owner,
     group, xattrs. again: created, though an earlier state had another file at the path. inside: of
-    a directory, how many things below it were created, modified and so on.
+    a directory, how many things below it were created, modified and so on. inside_more: these are
+    not all (`INSIDE_COUNTED`).
     """
 
     happened: tuple[str, ...]
@@ -45,6 +46,7 @@ class Event:
     attributes: tuple[str, ...] = ()
     again: bool = False
     inside: Counter[str] | None = None
+    inside_more: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; a byte of a name that is not UTF-8 becomes a lone surrogate."""
@@ -55,6 +57,48 @@ class Event:
             "attributes": list(self.attributes),
             "again": self.again,
             "inside": None if self.inside is None else dict(self.inside),
+            "inside_more": self.inside_more,
+        }
+
+
+INSIDE_COUNTED = 1000
+"""Things below a directory that are counted; of more it is only said that there are more."""
+
+_Name = tuple[int | None, bytes]
+"""A directory, None for one that was created, and a name in it."""
+
+
+class Side:
+    """One of two states. What names an inode has is asked once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.snapshot = tree.snapshot
+        self._names: dict[int, list[tuple[int, bytes, bytes]]] = {}
+
+    def names(self, ino: int) -> list[tuple[int, bytes, bytes]]:
+        """(directory, name, path) of each of its names, by path."""
+        found = self._names.get(ino)
+        if found is None:
+            found = self._names[ino] = self.tree.names(ino)
+        return found
+
+    def has(self, ino: int) -> bool:
+        """Whether an inode has a name."""
+        return ino == ROOT_INO or bool(self.names(ino))
+
+    def paths(self, ino: int) -> list[bytes]:
+        """All paths of an inode, sorted."""
+        return [b""] if ino == ROOT_INO else [path for _, _, path in self.names(ino)]
+
+    def below(self, ino: int, top: bytes | None) -> set[_Name]:
+        """The names of an inode below a directory."""
+        if top is None:
+            return set()
+        return {
+            (directory, name)
+            for directory, name, path in self.names(ino)
+            if path != top and below(path, top)
         }
 
 
@@ -62,8 +106,8 @@ class Step:
     """Two states."""
 
     def __init__(self, old: Tree, new: Tree) -> None:
-        self.old = old
-        self.new = new
+        self.old = Side(old)
+        self.new = Side(new)
         self._before: dict[int, int | None] = {}
 
     # -- one thing --------------------------------------------------------------------------
@@ -92,30 +136,30 @@ class Step:
     def is_there(self, ino: int, path: bytes) -> tuple[Event, int | None]:
         """What happened to an inode that the new state has at a path, and the inode that it was
         before."""
-        new = self.new.node(ino, path)
+        new = self.new.tree.node(ino, path)
         before = self.before(ino)
         if before is None:
             return Event((CREATED,), path), None
-        names = paths(self.old, before)
-        old = self.old.node(before, path if path in names else names[0])
+        names = self.old.paths(before)
+        old = self.old.tree.node(before, path if path in names else names[0])
         event = _compare(old, new)
-        if before == ino and old.path != path and old.path in paths(self.new, ino):
+        if before == ino and old.path != path and old.path in self.new.paths(ino):
             others = tuple(word for word in event.happened if word != RENAMED)
             event = replace(event, happened=(CREATED, *others))
         return event, before
 
     def left(self, ino: int, path: bytes) -> Event:
         """What happened to an inode that the new state does not have at a path any more."""
-        before = set(paths(self.old, ino))
-        fresh = [name for name in paths(self.new, ino) if name not in before]
+        before = set(self.old.paths(ino))
+        fresh = [name for name in self.new.paths(ino) if name not in before]
         if fresh:
-            return _compare(self.old.node(ino, path), self.new.node(ino, fresh[0]))
+            return _compare(self.old.tree.node(ino, path), self.new.tree.node(ino, fresh[0]))
         return Event((DELETED,), path)
 
     def best_name(self, ino: int, names: list[bytes]) -> bytes:
         """One of the names that the new state has for an inode: one that it had before, if it
         can be."""
-        before = paths(self.old, ino)
+        before = self.old.paths(ino)
         return next((name for name in names if name in before), names[0])
 
     def is_directory(self, ino: int) -> bool:
@@ -125,16 +169,22 @@ class Step:
 
     # -- what is below a directory --------------------------------------------------------------
 
-    def inside(self, touched: Iterable[int], event: Event) -> Counter[str]:
-        """How many things below a directory were created, modified and so on. event: what happened
-        to it. touched: what may have changed. What came from elsewhere, or went there, was renamed.
+    def inside(self, touched: Iterable[int], event: Event) -> Event:
+        """The event of a directory with what happened below it.
+
+        touched: what may have changed. What came from elsewhere, or went there, was renamed.
         """
         old = None if CREATED in event.happened else event.old_path or event.path
         new = None if DELETED in event.happened else event.path
         found: Counter[str] = Counter()
-        gone, replaced = set(), set()
-        for ino in touched:
-            before, after = _under(self.old, ino, old), _under(self.new, ino, new)
+        gone: set[int] = set()
+        replaced: set[int] = set()
+        # The younger first: what replaced something is met before that.
+        for ino in sorted(touched, reverse=True):
+            if found.total() + len(gone) >= INSIDE_COUNTED:
+                event = replace(event, inside_more=True)
+                break
+            before, after = self.old.below(ino, old), self.new.below(ino, new)
             if not before and not after:
                 continue
             if not self.new.has(ino):
@@ -145,16 +195,18 @@ class Step:
                 replaced.add(origin)
                 found.update(self._inside_words(origin, ino, before, after))
         found[DELETED] += len(gone - replaced)
-        return +found
+        return replace(event, inside=+found)
 
     def _inside_words(
         self, origin: int, ino: int, before: set[_Name], after: set[_Name]
     ) -> set[str]:
         """What happened to an inode, before `origin`, that was or is below a directory under these
         names."""
-        words = set(_compare(self.old.node(origin, b""), self.new.node(ino, b"")).happened)
+        words = set(
+            _compare(self.old.tree.node(origin, b""), self.new.tree.node(ino, b"")).happened
+        )
         if origin == ino:
-            had, has = _under(self.old, ino, b""), self._stayed(_under(self.new, ino, b""))
+            had, has = self.old.below(ino, b""), self._stayed(self.new.below(ino, b""))
             if self._stayed(after) - had:
                 words.add(RENAMED if had - has else CREATED)
             elif before - has:
@@ -165,26 +217,6 @@ class Step:
         """Names of the new state as they would be in the old one: what moved with its directory
         stayed where it was."""
         return {(self.before(directory), name) for directory, name in names if directory}
-
-
-_Name = tuple[int | None, bytes]
-"""A directory, None for one that was created, and a name in it."""
-
-
-def paths(tree: Tree, ino: int) -> list[bytes]:
-    """All paths of an inode, sorted."""
-    return [b""] if ino == ROOT_INO else [path for _, _, path in tree.names(ino)]
-
-
-def _under(tree: Tree, ino: int, top: bytes | None) -> set[_Name]:
-    """The names of an inode below a directory."""
-    if top is None:
-        return set()
-    return {
-        (directory, name)
-        for directory, name, path in tree.names(ino)
-        if path != top and below(path, top)
-    }
 
 
 def _compare(old: Node, new: Node) -> Event:

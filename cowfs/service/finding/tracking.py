@@ -23,7 +23,7 @@ from dataclasses import replace
 from cowfs.errors import CowfsError, DamagedRecordError
 from cowfs.format import keys
 from cowfs.service.content import Tree
-from cowfs.service.finding.steps import Event, Step, paths
+from cowfs.service.finding.steps import Event, Side, Step
 from cowfs.service.finding.versions import (
     DIRECTORY,
     Below,
@@ -61,15 +61,17 @@ class PathHistory:
         self._states = states
         self._damaged = damaged
         self._places = Places(self._reader, path)
-        directories = {i for i, kind in self._places.inodes.items() if kind == DIRECTORY}
-        self._below = Below(self._reader, directories)
+        self._below = Below(self._reader)
+        self._scanning = False
         self._followed: list[tuple[int, Lineage]] = []
         self._due: list[int] = []
         self._queued: set[int] = set()
         self._trees: dict[int, Tree] = {}
         self._push(self._places.epochs)
-        for ino in self._places.inodes:
+        for ino, kind in self._places.inodes.items():
             self._push(epochs_of(self._reader, ino))
+            if kind == DIRECTORY:
+                self._look_below(ino)
 
     def events(self) -> Iterator[tuple[int, list[Event]]]:
         """(epoch of a state, what it did) for the states that changed it, newest first."""
@@ -90,7 +92,8 @@ class PathHistory:
         tree = self._tree(0)
         if at(tree.snapshot, self.path) is not None:
             return [self.path]
-        return sorted({path for ino, _ in self._followed for path in paths(tree, ino)[:1]})
+        side = Side(tree)
+        return sorted({path for ino, _ in self._followed for path in side.paths(ino)[:1]})
 
     def is_there(self) -> bool:
         """Whether the present state has something at the path, be it in a base directory that
@@ -109,15 +112,30 @@ class PathHistory:
                     self._queued.add(state)
                     heapq.heappush(self._due, -state)
 
+    def _look_below(self, directory: int) -> None:
+        """Look at what is below a directory, too: at the versions of it if it is not much, else at
+        the change records of all states."""
+        if self._below.add(directory) and not self._scanning:
+            few = self._below.few(directory)
+            if few is None:
+                self._scanning = True
+            else:
+                for ino in few:
+                    self._push(epochs_of(self._reader, ino))
+
     def _order(self) -> Iterator[int]:
         """The states to compare, newest first. Meanwhile others become due, older ones."""
-        if self._below.tops:
-            for state in self._states.all():
-                if state in self._queued or any(map(self._below.has, self._touched(state))):
-                    yield state
-        else:
-            while self._due:
-                yield -heapq.heappop(self._due)
+        passed = self._states.head + 1
+        while self._due and not self._scanning:
+            passed = -heapq.heappop(self._due)
+            yield passed
+        for state in self._states.all() if self._scanning else ():
+            if state < passed and (state in self._queued or self._touches(state)):
+                yield state
+
+    def _touches(self, state: int) -> bool:
+        """Whether a state changed something that was ever below one of the directories."""
+        return any(map(self._below.has, self._touched(state)))
 
     def _touched(self, state: int) -> Iterator[int]:
         """The inodes that a state changed, by its change records."""
@@ -144,7 +162,7 @@ class PathHistory:
         before, now = at(step.old.snapshot, self.path), at(step.new.snapshot, self.path)
         events, told = [], set()
         for ino in self._here(state, now):
-            names = paths(step.new, ino)
+            names = step.new.paths(ino)
             if not names:
                 continue
             path = self.path if ino == now else step.best_name(ino, names)
@@ -179,9 +197,9 @@ class PathHistory:
         """An event of a directory with what happened below it."""
         if not step.is_directory(ino):
             return event
-        self._below.add(ino)
+        self._look_below(ino)
         touched = {found for found in self._touched(state) if self._below.has(found)}
-        return replace(event, inside=step.inside(touched, event))
+        return step.inside(touched, event)
 
     def _was_there(self, state: int) -> bool:
         """Whether a state, or one that it came from, has something at the path."""

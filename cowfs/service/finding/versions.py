@@ -17,6 +17,8 @@ from cowfs.types import ROOT_INO
 
 DIRECTORY = 4
 """The type of a directory in directory entries."""
+FEW = 5000
+"""Names below a directory of which the versions are looked at one by one."""
 
 
 class Places:
@@ -78,40 +80,60 @@ def naming_epochs(reader: Reader, ino: int) -> set[int]:
 
 
 class Below:
-    """Which inodes were ever below some directories, in any epoch.
+    """Which inodes were ever below some directories, in any epoch."""
 
-    tops: the directories; when one is added, what was found before is forgotten.
-    """
-
-    def __init__(self, reader: Reader, tops: set[int]) -> None:
+    def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self.tops = tops
+        self._tops: set[int] = set()
         self._known: dict[int, bool] = {}
 
-    def add(self, top: int) -> None:
-        """One more directory."""
-        if top not in self.tops:
-            self.tops.add(top)
-            self._known.clear()
+    def add(self, top: int) -> bool:
+        """One more directory; whether it is new. What was found before is forgotten then."""
+        if top in self._tops:
+            return False
+        self._tops.add(top)
+        self._known.clear()
+        return True
+
+    def few(self, top: int) -> set[int] | None:
+        """All inodes that were ever below a directory, None when they are more than a few."""
+        found: set[int] = set()
+        pending, names = [top], 0
+        while pending:
+            for _, value in self._reader.scan("dirent", keys.pack_id(pending.pop())):
+                names += 1
+                if names > FEW:
+                    return None
+                if not value:
+                    continue
+                ino, kind = records.unpack_dirent(value)
+                if kind == DIRECTORY and ino not in found:
+                    pending.append(ino)
+                found.add(ino)
+        return found
 
     def has(self, ino: int) -> bool:
         """Whether an inode is one of the directories, or was ever below one of them."""
         found = self._known.get(ino)
         if found is None:
-            found = self._known[ino] = ino in self.tops or self._search(ino)
+            found = self._known[ino] = ino in self._tops or self._search(ino)
         return found
 
     def _search(self, ino: int) -> bool:
+        """By the names that it had and those of all directories that were ever above it."""
+        cursor, known = self._reader.cursor("link"), self._known
         pending, seen = [ino], {ino}
         while pending:
-            for key in self._reader.keys("link", keys.pack_id(pending.pop())):
+            prefix = keys.pack_id(pending.pop())
+            more = cursor.set_range(prefix)
+            while more and (key := cursor.key()).startswith(prefix):
                 above = keys.link_parts(key)[0]
-                if above in self.tops or self._known.get(above):
+                if above in self._tops or known.get(above):
                     return True
-                if above not in seen:
+                if above not in seen and above not in known:
                     seen.add(above)
-                    if self._known.get(above) is None:
-                        pending.append(above)
+                    pending.append(above)
+                more = cursor.next()
         for passed in seen:
-            self._known[passed] = False
+            known[passed] = False
         return False
