@@ -49,6 +49,7 @@ def volume_status(volume: Volume) -> dict[str, Any]:
         "room_bytes": room.left,
         "uncommitted_bytes": volume.uncommitted_bytes,
         "inodes_in_memory": len(view.inodes),
+        "browsed": len(volume.visits),
         "health": {"state": state, "problems": problems},
         "time": time.time_ns(),
     }
