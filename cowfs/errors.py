@@ -482,6 +482,23 @@ class BisectUndecidedError(CowfsError):
     hint = "The list says which. `cowfs diff GOOD BAD` shows what they changed together."
 
 
+class CompactFailedError(CowfsError):
+    code = "COWFS_COMPACT_FAILED"
+    exit_code = 68
+    message = "the store {path} cannot be compacted: {detail}"
+    hint = "Nothing was changed; the store can be used as before."
+
+
+class CompactMountedError(CowfsError):
+    code = "COWFS_COMPACT_MOUNTED"
+    exit_code = 69
+    message = "{path} is mounted; its store's file can only be replaced while nothing writes it"
+    hint = (
+        "Nothing was changed. Type `cowfs unmount {path} --no-apply`, then"
+        " `cowfs -C {base} compact`, then `cowfs mount {base}`."
+    )
+
+
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 

@@ -50,19 +50,21 @@ class StorageReport:
         found = self.results.get((history, tool))
         return found.stored if found else None
 
-    def packed(self, history: str) -> int | None:
-        """Bytes of git's pack of the same history."""
-        found = self.results.get((history, ShadowGit.name))
+    def packed(self, history: str, tool: str = ShadowGit.name) -> int | None:
+        """Bytes after the tool's clean-up; of git that is the pack."""
+        found = self.results.get((history, tool))
         return found.packed if found else None
 
     def verdicts(self) -> list[Verdict]:
         """Against git's pack and against full copies, for each history."""
         found = []
         for history in self.histories:
-            mine = self.size(history, CowfsTool.name)
-            for base, limit, what in (
-                (self.packed(history), bars.STORAGE_PACK, "git gc's pack"),
-                (self.size(history, Copies.name), bars.STORAGE_COPIES, "full copies"),
+            name = CowfsTool.name
+            compact, pack = self.packed(history, name), self.packed(history)
+            stored, copies = self.size(history, name), self.size(history, Copies.name)
+            for mine, base, limit, what in (
+                (compact, pack, bars.STORAGE_PACK, "git gc's pack"),
+                (stored, copies, bars.STORAGE_COPIES, "full copies"),
             ):
                 ratio = mine / base if mine is not None and base else None
                 judge = Verdict.below if base is None or what == "full copies" else Verdict.at_most

@@ -94,8 +94,7 @@ class CowfsTool(Tool):
         self.tree.mkdir()
         fill(self.tree)
         self._cowfs = Cowfs.installed(self.env)
-        mount = self._stack.enter_context(self._cowfs.mounted(self.tree, self._store))
-        self.pids = (mount.pid,)
+        self._mount()
 
         def imported() -> bool:
             return bool(self._cowfs.call(self.tree, "status")["import"]["complete"])
@@ -111,6 +110,18 @@ class CowfsTool(Tool):
 
     def restore(self, checkpoint: str) -> None:
         self._cowfs.call(self.tree, "restore", checkpoint)
+
+    def _mount(self) -> None:
+        mount = self._stack.enter_context(self._cowfs.mounted(self.tree, self._store))
+        self.pids = (mount.pid,)
+
+    def pack(self) -> int | None:
+        """After ``cowfs compact``, which wants it unmounted."""
+        self._stack.close()
+        self._cowfs.call(self.work, "compact", str(self.tree))
+        packed = self.stored()
+        self._mount()
+        return packed
 
     def stored(self) -> int:
         # The reserve for a full disk is the same whatever is stored; docs/performance.md says so.

@@ -30,6 +30,14 @@ STEPS = (
     "upgrade.locks-named",
     "upgrade.named",
     "upgrade.done",
+    # store/compaction.py
+    "compact.begin",
+    "compact.opened",
+    "compact.copied",
+    "compact.compared",
+    "compact.locks-named",
+    "compact.named",
+    "compact.done",
     # volume/volume.py: a transaction group was frozen, the writer does not have it yet
     "group.frozen",
     # store/writer.py: one LMDB transaction. Between before-sync and after-sync LMDB writes the

@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 
@@ -27,8 +27,17 @@ from cowfs.errors import (
     UpgradeFailedError,
 )
 from cowfs.format import checksum, records, version
-from cowfs.store.files import DATA, NEW, TABLES, new_env, open_env, sync_directory
-from cowfs.store.pages import DamagedFileError, PageCheck
+from cowfs.store.files import DATA, TABLES, new_env, open_env, sync_directory
+from cowfs.store.rewriting import (
+    LacksRoomError,
+    exchange,
+    refuse_damaged_pages,
+    see_that_there_is_room,
+    sync_new,
+    take_back,
+)
+from cowfs.store.rewriting import Progress as Progress
+from cowfs.store.rewriting import silent as silent
 from cowfs.store.room import SLACK_BYTES
 from cowfs.store.steps import reached
 from cowfs.store.sums import KEPT as KEPT_SUMS
@@ -37,15 +46,8 @@ from cowfs.store.transaction import Table, Transaction
 KEPT = "data.mdb.version-1"
 """The store as it was before the upgrade."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with a phase's name, how many of its things are done, and how many there are."""
-
 _BATCH_BYTES = 8 << 20
 _EVERY = 4096
-
-
-def silent(phase: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
 
 
 def stored_version(path: Path, env: lmdb.Environment, *, damaged: bool) -> int:
@@ -110,14 +112,14 @@ def upgrade(path: Path, progress: Progress) -> None:
     """
     reached("upgrade.begin")
     try:
-        _refuse_damaged_pages(path, progress)
+        refuse_damaged_pages(path, progress)
         _see_that_there_is_room(path)
         _make(path, progress)
         _keep(path)
-        _exchange(path)
+        exchange(path, "upgrade")
     except BaseException as error:
         _take_back(path)
-        if isinstance(error, (OSError, lmdb.Error, DamagedRecordError, _DifferentError)):
+        if isinstance(error, _FAILURES):
             detail = error.strerror if isinstance(error, OSError) else None
             raise UpgradeFailedError(path=str(path), detail=detail or str(error)) from None
         raise
@@ -125,9 +127,7 @@ def upgrade(path: Path, progress: Progress) -> None:
 
 def _take_back(path: Path) -> None:
     """Remove what an upgrade that failed has made."""
-    with contextlib.suppress(OSError):
-        os.unlink(path / NEW)
-        os.unlink(path / (NEW + "-lock"))
+    take_back(path)
     with contextlib.suppress(OSError):
         if os.path.samefile(path / DATA, path / KEPT):
             os.unlink(path / KEPT)
@@ -137,15 +137,7 @@ class _DifferentError(Exception):
     """The new store is not the old one."""
 
 
-def _refuse_damaged_pages(path: Path, progress: Progress) -> None:
-    """LMDB trusts its pages, and what it reads from a damaged one would get checksums that fit."""
-    try:
-        damage = next(PageCheck(path / DATA, progress).run(), None)
-    except DamagedFileError as error:
-        raise StoreDamagedError(path=str(path), detail=str(error)) from None
-    if damage is not None:
-        detail = f"page {damage.page} of table {damage.table}: {damage.detail}"
-        raise StoreDamagedError(path=str(path), detail=detail)
+_FAILURES = (OSError, lmdb.Error, DamagedRecordError, LacksRoomError, _DifferentError)
 
 
 def _see_that_there_is_room(path: Path) -> None:
@@ -160,11 +152,7 @@ def _see_that_there_is_room(path: Path) -> None:
     pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
     entries = sum(s["entries"] for s in stats)
     needed = pages * stats[0]["psize"] + 2 * checksum.SIZE * entries + SLACK_BYTES
-    found = os.statvfs(path)
-    free = found.f_bavail * found.f_frsize
-    if free < needed:
-        detail = f"it needs {needed >> 20:,} MiB of room beside it, {free >> 20:,} MiB are free"
-        raise UpgradeFailedError(path=str(path), detail=detail)
+    see_that_there_is_room(path, needed)
 
 
 def _tables(env: lmdb.Environment, stored: int) -> list[Table]:
@@ -195,8 +183,7 @@ def _make(path: Path, progress: Progress) -> None:
             new.close()
     finally:
         old.close()
-    with open(path / NEW, "rb") as file:
-        os.fsync(file.fileno())
+    sync_new(path)
 
 
 def _copy(old: lmdb.Environment, new: lmdb.Environment, progress: Progress) -> None:
@@ -288,18 +275,3 @@ def _keep(path: Path) -> None:
             raise UpgradeFailedError(path=str(path), detail=detail) from None
     sync_directory(path)
     reached("upgrade.kept")
-
-
-def _exchange(path: Path) -> None:
-    """Give the new files their names.
-
-    The file of LMDB's locks says which transaction was the last one, so it goes with the data.
-    Who reads the old store keeps both old files. Who opens the new locks with the old data sees a
-    whole state of the old store, and no process ever writes that any more.
-    """
-    os.replace(path / (NEW + "-lock"), path / "lock.mdb")
-    reached("upgrade.locks-named")
-    os.replace(path / NEW, path / DATA)
-    reached("upgrade.named")
-    sync_directory(path)
-    reached("upgrade.done")

@@ -28,7 +28,9 @@ from tests.crash.states import Call, Tree, first_state
 from tests.crash.workload import plan
 
 STEPS = tuple(
-    step for step in steps.STEPS if not step.startswith(("unmount.", "salvage.", "upgrade."))
+    step
+    for step in steps.STEPS
+    if not step.startswith(("unmount.", "salvage.", "upgrade.", "compact."))
 )
 """The steps that a life without a mount can reach."""
 _LIVES = 12

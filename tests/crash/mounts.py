@@ -39,7 +39,9 @@ from tests.mount.calls import opened
 from tests.support.mounting import Mounted, MountRefusedError, mounted
 
 STEPS = tuple(
-    step for step in steps.STEPS if not step.startswith(("create.", "salvage.", "upgrade."))
+    step
+    for step in steps.STEPS
+    if not step.startswith(("create.", "salvage.", "upgrade.", "compact."))
 )
 """The steps at which a mounted workspace can be killed."""
 _DIE_AT = "COWFS_DIE_AT"

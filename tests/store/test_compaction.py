@@ -1,0 +1,266 @@
+"""A store's file written anew: smaller, with the same content, and whole whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from cowfs.errors import CompactFailedError, StoreDamagedError, StoreFormatError, StoreLockedError
+from cowfs.format import codec, records
+from cowfs.format.version import decode_format
+from cowfs.service.verify import verify
+from cowfs.service.workspace import reading
+from cowfs.store import compaction, steps
+from cowfs.store.compaction import compact
+from cowfs.store.env import TABLES
+from cowfs.store.files import NEW
+from cowfs.store.upgrade import silent
+from tests.crash.forks import Child
+from tests.crash.forks import Report as Tell
+from tests.support.volumes import Rig
+
+STEPS = [step for step in steps.STEPS if step.startswith("compact.")]
+Rows = dict[str, dict[bytes, bytes]]
+
+
+def text(number: int) -> bytes:
+    words = random.Random(number)
+    return b"".join(b"word%d " % words.randrange(3000) for _ in range(8000))
+
+
+@pytest.fixture
+def store(volume: Rig) -> Path:
+    """A copy of a store with blocks of each codec, several states, and free pages; and the state
+    that its head shows."""
+    noise = random.Random(0).randbytes(50_000)
+    volume.create(b"noise", noise)
+    for number in range(20):
+        volume.create(b"f%d" % number, text(number))
+    volume.checkpoint()
+    for number in range(20):
+        volume.write(b"f%d" % number, b"changed", 100)
+    volume.write(b"f0", text(50)[:3000], 20_000)
+    volume.write(b"noise", b"!", 30_000)
+    volume.checkpoint()
+    for number in range(15):
+        volume.create(b"passing%d" % number, random.Random(number).randbytes(60_000))
+    volume.volume.sync()
+    for number in range(15):
+        volume.unlink(b"passing%d" % number)
+    volume.volume.sync()
+    path = volume.volume.store.path
+    copy = path.parent / "copy"
+    copy.mkdir(mode=0o700)
+    shutil.copy(path / "data.mdb", copy)
+    shutil.copy(path / "lock.mdb", copy)
+    return copy
+
+
+def stored(path: Path) -> Rows:
+    env = lmdb.open(str(path), max_dbs=len(TABLES), readonly=True)
+    try:
+        found = {}
+        for name in TABLES:
+            handle = env.open_db(name.encode(), create=False)
+            with env.begin() as txn:
+                found[name] = {bytes(key): bytes(value) for key, value in txn.cursor(db=handle)}
+        return found
+    finally:
+        env.close()
+
+
+def content(path: Path) -> Rows:
+    """All records, the blocks as what they decode to."""
+    found = stored(path)
+    blocks = found["block"]
+
+    def raw(digest: bytes) -> bytes:
+        reference = codec.delta_reference(blocks[digest])
+        return codec.decode_block(blocks[digest], digest, raw(reference) if reference else None)
+
+    return found | {"block": {digest: raw(digest) for digest in blocks}}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256((path / "data.mdb").read_bytes()).hexdigest()
+
+
+def sound(path: Path) -> bool:
+    with reading(path, None) as workspace:
+        report = verify(workspace)
+    return not report.problems
+
+
+def test_it_is_smaller_and_says_the_same(store: Path) -> None:
+    before = content(store)
+    assert {value[0] for value in stored(store)["block"].values()} >= {codec.ZSTD, codec.PATCH}
+    done = compact(store, silent)
+    assert done.after == (store / "data.mdb").stat().st_blocks * 512 < done.before // 2
+    assert content(store) == before
+    assert sound(store)
+    assert not (store / NEW).exists()
+
+
+def test_what_stands_alone_is_compressed_harder(store: Path) -> None:
+    def alone() -> int:
+        blocks = stored(store)["block"].values()
+        return sum(len(value) for value in blocks if value[0] == codec.ZSTD)
+
+    before = alone()
+    compact(store, silent)
+    assert alone() < before * 0.95
+
+
+def test_a_second_time_there_is_nothing_to_gain(store: Path) -> None:
+    first = compact(store, silent)
+    before = digest(store)
+    second = compact(store, silent)
+    assert second.before == second.after == first.after
+    assert digest(store) == before
+    assert not (store / NEW).exists()
+
+
+def test_not_while_somebody_has_it(volume: Rig) -> None:
+    with pytest.raises(StoreLockedError):
+        compact(volume.volume.store.path, silent)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step(store: Path, step: str) -> None:
+    before, size = content(store), (store / "data.mdb").stat().st_size
+
+    def work(report: Tell) -> None:
+        steps.arm(step)
+        compact(store, silent)
+        report("survived")
+
+    child = Child(work)
+    assert list(child.reports()) == []
+    assert child.wait()
+    assert content(store) == before
+    assert sound(store)
+    renamed = step in ("compact.named", "compact.done")
+    assert ((store / "data.mdb").stat().st_size < size) == renamed
+    compact(store, silent)
+    assert content(store) == before
+    assert (store / "data.mdb").stat().st_size < size
+    assert not (store / NEW).exists()
+
+
+def without_room(patch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+
+    def full(path: Path) -> os.statvfs_result:
+        values = list(real(path))
+        values[4] = 10  # f_bavail
+        return os.statvfs_result(values)
+
+    patch.setattr(os, "statvfs", full)
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def garble(value: bytes, digest: bytes) -> bytes:
+    return codec.encode_block(b"of another block")
+
+
+@pytest.mark.parametrize(
+    ("harm", "detail"),
+    [
+        (without_room, "MiB of room"),
+        (lambda patch: patch.setattr(compaction, "_append", refuse), "No space left"),
+        (lambda patch: patch.setattr(compaction, "_append", lambda *_: None), "is not the same"),
+        (lambda patch: patch.setattr(codec, "repack", garble), "table block is not the same"),
+    ],
+    ids=["no room", "the disk fills", "incomplete", "another block"],
+)
+def test_what_fails_leaves_the_old_file(
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    harm: Callable[[pytest.MonkeyPatch], None],
+    detail: str,
+) -> None:
+    before = digest(store)
+    with monkeypatch.context() as patch:
+        harm(patch)
+        with pytest.raises(CompactFailedError, match=detail):
+            compact(store, silent)
+    assert digest(store) == before
+    assert not (store / NEW).exists()
+
+
+def test_a_damaged_block_stays_as_it_is(store: Path) -> None:
+    """What a repair may still find elsewhere must not be made worse, nor look sound."""
+    env = lmdb.open(str(store), max_dbs=len(TABLES))
+    blocks = env.open_db(b"block")
+    with env.begin(write=True) as txn:
+        key, value = next(
+            (bytes(k), bytes(v)) for k, v in txn.cursor(db=blocks) if v[0] == codec.ZSTD
+        )
+        damaged = value[:-1] + bytes([value[-1] ^ 1])
+        txn.put(key, damaged, db=blocks)
+    env.close()
+    compact(store, silent)
+    assert stored(store)["block"][key] == damaged
+
+
+def test_damaged_pages_are_not_copied(store: Path) -> None:
+    with open(store / "data.mdb", "r+b") as file:
+        file.seek(4 * 4096)
+        file.write(bytes(40 * 4096))
+    before = digest(store)
+    with pytest.raises(StoreDamagedError, match="page"):
+        compact(store, silent)
+    assert digest(store) == before
+
+
+def test_one_of_a_newer_version_is_left_alone(store: Path) -> None:
+    env = lmdb.open(str(store), max_dbs=len(TABLES))
+    meta = env.open_db(b"meta")
+    with env.begin(write=True) as txn:
+        value = txn.get(b"format", db=meta)
+        assert value is not None
+        record = decode_format(bytes(value))
+        newer = records.FormatRecord(
+            99, 0, 0, record.uuid, record.created, record.block_size, record.checksum
+        )
+        txn.put(b"format", records.encode(newer), db=meta)
+    env.close()
+    before = digest(store)
+    with pytest.raises((StoreFormatError, StoreDamagedError)):
+        compact(store, silent)
+    assert digest(store) == before
+
+
+def test_who_reads_the_old_file_goes_on(store: Path) -> None:
+    before = content(store)
+    begin, go_on = os.pipe()
+
+    def work(report: Tell) -> None:
+        env = lmdb.open(str(store), max_dbs=len(TABLES), readonly=True)
+        handle = env.open_db(b"inode", create=False)
+        with env.begin() as txn:
+            report("opened")
+            os.read(begin, 1)
+            report(len(list(txn.cursor(db=handle))))
+
+    child = Child(work)
+    reports = child.reports()
+    assert next(reports) == ["opened"]
+    compact(store, silent)
+    os.write(go_on, b"x")
+    assert next(reports) == [len(before["inode"])]
+    assert list(reports) == []
+    assert not child.wait()
+    os.close(begin)
+    os.close(go_on)
