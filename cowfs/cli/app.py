@@ -27,6 +27,7 @@ COMMANDS = {
     "run": ("cmd_run", "Run a command between two checkpoints, and say what it changed."),
     "log": ("cmd_log", "List the checkpoints, or those that changed a path."),
     "find": ("cmd_find", "Find files by name, also those that are gone."),
+    "bisect": ("cmd_bisect", "Find the checkpoint that broke a test."),
     "diff": ("cmd_diff", "Show what differs between two states."),
     "show": ("cmd_show", "Print a file as it was."),
     "restore": ("cmd_restore", "Go back to a checkpoint, wholly or for some paths."),

@@ -97,6 +97,10 @@ class States:
             return [(epoch, epoch)]
         return self.lineage(epoch).minus(self.lineage(parent))
 
+    def has_changes(self, epoch: int) -> bool:
+        """Whether an epoch changed anything."""
+        return next(self.reader.keys("change", keys.pack_id(epoch)), None) is not None
+
     def _epoch(self, epoch: int) -> records.EpochRecord:
         found = self._epochs.get(epoch)
         if found is None:
