@@ -103,6 +103,13 @@ class NameNotFoundError(CowfsError):
     )
 
 
+class NotTextError(CowfsError):
+    code = "COWFS_NOT_TEXT"
+    exit_code = 5
+    message = "the lines of {path} cannot be told: {detail}"
+    hint = "`cowfs blame` without --lines says who changed it last. Nothing was changed."
+
+
 class NotARegularFileError(CowfsError):
     code = "COWFS_NOT_A_FILE"
     exit_code = 5

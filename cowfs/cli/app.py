@@ -28,6 +28,8 @@ COMMANDS = {
     "log": ("cmd_log", "List the checkpoints, or those that changed a path."),
     "find": ("cmd_find", "Find files by name, also those that are gone."),
     "bisect": ("cmd_bisect", "Find the checkpoint that broke a test."),
+    "changes": ("cmd_changes", "Tell who changed what."),
+    "blame": ("cmd_blame", "Say who changed a file last, or each of its lines."),
     "diff": ("cmd_diff", "Show what differs between two states."),
     "show": ("cmd_show", "Print a file as it was."),
     "restore": ("cmd_restore", "Go back to a checkpoint, wholly or for some paths."),

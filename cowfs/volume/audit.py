@@ -105,12 +105,13 @@ class Audit:
         if entry is None:
             if inode.orphan_epoch:
                 return
-            self.processes.refresh(process)
             entry = self._entry(process, inode, codes.WROTE)
         elif entry[0] == codes.ATTRIBUTES:
             entry[0] = codes.WROTE
         entry[_COUNT] += 1
         entry[_SIZE] += size
+        if process in self.processes.fresh:
+            self.processes.refresh(process)  # it may be about to end
 
     def changed(self, pid: int, inode: Inode, what: int) -> None:
         """The size (`CUT`) or attributes were set; `what` has the bits of `Operation.what`."""
@@ -201,6 +202,8 @@ class Audit:
         """Put everything into the group that has the changes themselves."""
         if not self._batches:
             return
+        for process in self.processes.fresh & self._batches.keys():
+            self.processes.refresh(process)
         for process, batch in self._batches.items():
             self.processes.put(process, group)
             places, entries = list(batch.places), batch.entries

@@ -132,13 +132,14 @@ class _Process:
 
 
 class Processes:
-    """The processes that were met."""
+    """The processes that were met. fresh: numbers of those that were just forked."""
 
     def __init__(self, reader: Reader) -> None:
         last = reader.last_key("process")
         self._next = max(keys.unpack_id(last) + 1 if last else FIRST, FIRST)
         self._by_pid: dict[int, _Process] = {}
         self._by_number: dict[int, _Process] = {}
+        self.fresh: set[int] = set()
         self._users: dict[int, str] = {}
         self._round = 1
         self._boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -153,8 +154,12 @@ class Processes:
     def refresh(self, number: int) -> None:
         """The kernel writes for it: a last chance to see what it became since it opened a file."""
         process = self._by_number.get(number)
-        if process is not None and process.fresh:
-            self._see_again(process, look_at(process.pid))
+        if process is None:
+            self.fresh.discard(number)
+        elif (seen := look_at(process.pid)) is not None:
+            self._see_again(process, seen)
+        else:
+            self._settle(process)
 
     def of(self, pid: int, uid: int, user: str, command: str) -> int:
         """The number of who asked for something by the socket; known by that, if not by /proc."""
@@ -184,16 +189,19 @@ class Processes:
         if seen is None:
             if process is not None:
                 process.round = self._round
+                self._settle(process)
                 return process.number  # it ended, and its pid is not used again
             return UNKNOWN
         if process is not None and self._see_again(process, seen):
             return process.number
         return self._meet(pid, seen, depth)
 
-    def _see_again(self, process: _Process, seen: Seen | None) -> bool:
+    def _settle(self, process: _Process) -> None:
+        process.fresh = False
+        self.fresh.discard(process.number)
+
+    def _see_again(self, process: _Process, seen: Seen) -> bool:
         """Whether it is the same one; a program that took the place of a fork is."""
-        if seen is None:
-            return True
         if seen.start != process.start:
             return False
         process.round = self._round
@@ -203,7 +211,7 @@ class Processes:
         if not command and seen.name != process.name:
             command = seen.name + b"\0"  # it is about to end
         if command and command != process.record.command:
-            process.fresh = False
+            self._settle(process)
             process.record = self._record(process.record, seen.name, command)
             process.written = False
             process.name = seen.name
@@ -234,7 +242,9 @@ class Processes:
             parent,
         )
         process = _Process(self._take(), pid, seen, record)
-        process.fresh = above is not None and above.record.command == record.command
+        if above is not None and above.record.command == record.command:
+            process.fresh = True
+            self.fresh.add(process.number)
         process.round = self._round
         self._by_pid[pid] = self._by_number[process.number] = process
         return process.number
@@ -317,6 +327,7 @@ class Processes:
                 kept[number] = found
                 number = found.record.parent
         self._by_number = kept
+        self.fresh &= kept.keys()
         self._by_pid = {pid: p for pid, p in self._by_pid.items() if p.number in kept}
 
     def known(self) -> frozenset[int]:

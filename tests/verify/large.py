@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cowfs.errors import DamagedRecordError
+from cowfs.format.audit import MADE
 from cowfs.store.pages import PageCheck
 from cowfs.volume.posix import PosixError
 from tests.support.volumes import START, Facts, Rig
-from tests.verify.sample import Sample, noise
+from tests.verify.sample import Sample, noise, note, processes
 
 PAGE = 4096
 _DIRECTORIES, _FILES, _IMPORTED = 8, 60, 40
@@ -39,6 +40,8 @@ def build_large(directory: Path) -> Sample:
                 rig.setxattr(path, b"user.number", b"%d" % number)
             if number % 10 == 5:
                 rig.link(path, b"d%d/link%d" % (at, number))
+    who = processes(rig, b"make")
+    note(rig, who, MADE, b"d0/file0")
     one = rig.checkpoint(label="one")
     for at in range(_DIRECTORIES):
         rig.write(b"d%d/file1" % at, b"changed")

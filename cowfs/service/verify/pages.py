@@ -50,7 +50,7 @@ def check_pages(scan: Scan) -> list[Damage]:
     was found, when it is known what the other tables say."""
     for table in TABLES:
         if table not in scan.reader.store.tables:
-            if table in ADDED and not scan.has_prefix("meta", name_of(table, b"")):
+            if table in ADDED and not _had(scan, table):
                 continue  # the store is older than the table
             scan.unreadable.add(table)
             scan.problem("structure", table, "table", "it is missing or cannot be found")
@@ -61,6 +61,12 @@ def check_pages(scan: Scan) -> list[Damage]:
         elif damage.table not in (FREE_LIST, META):
             scan.unreadable.add(damage.table)
     return found
+
+
+def _had(scan: Scan, table: str) -> bool:
+    """Whether a table that is not there had records, for all that is known."""
+    known = "meta" in scan.reader.store.tables
+    return not known or scan.has_prefix("meta", name_of(table, b""))
 
 
 def report_pages(scan: Scan, found: Iterable[Damage]) -> None:

@@ -1,0 +1,124 @@
+"""`cowfs changes`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from cowfs.cli import context as opening
+from cowfs.cli import output
+from cowfs.cli.command import Checkpoint, FilePath, command
+from cowfs.cli.context import Context
+from cowfs.service.audit.log import Log, Process
+from cowfs.service.audit.telling import Paths, Story, later, newest
+from cowfs.service.workspace import ReadOnly
+
+_LOOK_SECONDS = 0.3
+"""How often `--follow` looks for something new."""
+
+
+@command(
+    "changes",
+    examples=[
+        ("cowfs changes", "what happened lately, the newest last"),
+        ("cowfs changes src docs/index.md", "to these"),
+        ("cowfs changes --since @~1", "since the last checkpoint"),
+        ("cowfs changes --since 3f2a --until 9c1b", "between two"),
+        ("cowfs changes --by npm", "by npm and all that it started"),
+        ("cowfs changes --follow", "as it happens"),
+    ],
+)
+@click.argument("paths", nargs=-1, metavar="[PATH]...", type=FilePath())
+@click.option("--since", type=Checkpoint(), metavar="CHECKPOINT", help="What was done after it.")
+@click.option("--until", type=Checkpoint(), metavar="CHECKPOINT", help="What was done before it.")
+@click.option(
+    "--by",
+    "who",
+    metavar="WHO",
+    help="By a program, a pid or a user; what a process started counts as its work.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on, until interrupted or unmounted.")
+@click.option(
+    "-n",
+    "limit",
+    type=click.IntRange(min=0),
+    default=25,
+    show_default=True,
+    metavar="N",
+    help="How many; 0 is all.",
+)
+def changes(
+    context: Context,
+    paths: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    who: str | None,
+    follow: bool,
+    limit: int,
+) -> None:
+    """Tell who changed what, as a person would: what a process did in one go is one line.
+
+    The oldest comes first. A process is called by the one that started it and its command line,
+    from which passwords and the like are left out. "somebody outside" changed the directory itself,
+    not the workspace.
+    """
+    place = context.locate()
+    tops = [os.fsencode(context.inside(place, path)) for path in paths]
+    wanted: Callable[[Process], bool] | None = (lambda p: p.is_of(who)) if who else None
+    with opening.reading(place, need_base=False) as workspace:
+        log = Log(workspace.reader)
+        stories = newest(
+            log,
+            Paths(workspace.reader),
+            limit,
+            after=_epoch(workspace, since, -1),
+            until=None if until is None else _epoch(workspace, until, None),
+            tops=tops,
+            wanted=wanted,
+        )
+        last = log.last
+    if not follow:
+        now = time.time_ns()
+        text = "\n".join(_line(story, output.age(story.until, now)) for story in stories)
+        document = {"changes": [story.to_json() for story in stories]}
+        context.answer(document, text or "no changes are known")
+        return
+    for story in stories:
+        _print(context, story)
+    while place.mounted:
+        time.sleep(_LOOK_SECONDS)
+        with opening.reading(place, need_base=False) as workspace:
+            found = Log(workspace.reader), Paths(workspace.reader)
+            for number, told in later(*found, last, tops, wanted):
+                last = number
+                for story in told:
+                    _print(context, story)
+        place = context.locate()
+
+
+def _epoch(workspace: ReadOnly, selector: str | None, default: int | None) -> int:
+    """The epoch that a checkpoint sealed; the open one is above all."""
+    if selector is None:
+        assert default is not None
+        return default
+    point = workspace.point(selector)
+    return point.checkpoint.epoch if point.checkpoint else workspace.branch.head
+
+
+def _print(context: Context, story: Story) -> None:
+    """One story at once; with --json one document a line."""
+    if context.json:
+        output.document({"change": story.to_json()})
+    else:
+        moment = time.strftime("%H:%M:%S", time.localtime(story.until / 1e9))
+        output.text(_line(story, moment))
+    sys.stdout.flush()
+
+
+def _line(story: Story, moment: str) -> str:
+    mark = "  [outside] " if story.outside else "  "
+    return output.printable(f"{moment:>10}{mark}{story.who()} {story.what()}")

@@ -1,0 +1,1 @@
+"""Who did it: reading the audit log, telling it, and finding who changed a file last."""

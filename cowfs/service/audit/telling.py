@@ -1,0 +1,390 @@
+"""The audit log as a person would tell it: what a process did in one go is one story.
+
+Operations of one process and of one kind belong together as long as no more than `_PAUSE_NS` lie
+between them and no checkpoint does. What was made and renamed is told as made under its last name;
+what was made and removed again was temporary.
+
+Threading: as the workspace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import audit
+from cowfs.format.audit import OUTSIDE, UNKNOWN, AuditRecord, Operation
+from cowfs.service.audit.log import Log, Process
+from cowfs.store.snapshot import Reader, Snapshot
+
+_PAUSE_NS = 3_000_000_000
+_MOST_PATHS = 1000
+"""Paths that a story keeps."""
+_DIRECTORY = 4
+_COMMAND_CHARACTERS = 72
+_FEW = 3
+_INTERPRETERS = frozenset({"python", "node", "perl", "ruby"})
+
+MADE, CHANGED, REMOVED, RENAMED = "made", "changed", "removed", "renamed"
+LINKED = "linked"
+TEMPORARY = "used for a while"
+_VERBS = {
+    audit.MADE: MADE,
+    audit.WROTE: CHANGED,
+    audit.REMOVED: REMOVED,
+    audit.RENAMED: RENAMED,
+    audit.LINKED: LINKED,
+    audit.ATTRIBUTES: "set attributes of",
+    audit.EXCHANGED: "exchanged",
+    audit.RESTORED: "restored",
+    audit.UNDONE: "undid",
+    audit.REDONE: "redid",
+}
+_TWO_PATHS = {RENAMED: "to", "exchanged": "and"}
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One operation with its paths. to_path: the second one, or None."""
+
+    verb: str
+    time: int
+    path: bytes
+    to_path: bytes | None
+    is_directory: bool
+    size: int
+    count: int = 1
+
+
+@dataclass(slots=True)
+class Story:
+    """What a process did in one go.
+
+    time, until: of its first and last operation, ns since 1970. paths: the first ones, each with
+    the second path of a rename or None. below: the directory that has all of them. detail: id of
+    the checkpoint that was restored. outside: done by nobody of a session, while there are some;
+    there are none yet.
+    """
+
+    process: Process
+    verb: str
+    epoch: int
+    time: int
+    until: int
+    detail: str
+    files: int = 0
+    directories: int = 0
+    size: int = 0
+    paths: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    below: bytes = b""
+    outside: bool = False
+
+    def add(self, deed: Deed) -> None:
+        """Take one more in."""
+        count = self.files + self.directories
+        self.below = _common(self.below, deed.path) if count else deed.path
+        self.time, self.until = min(self.time, deed.time), max(self.until, deed.time)
+        if deed.is_directory:
+            self.directories += 1
+        else:
+            self.files += 1
+        self.size += deed.size
+        if len(self.paths) < _MOST_PATHS and (deed.path, deed.to_path) not in self.paths[-8:]:
+            self.paths.append((deed.path, deed.to_path))
+
+    def join(self, earlier: Story) -> None:
+        """What the same process did just before belongs to it."""
+        self.below = _common(self.below, earlier.below)
+        self.time = min(self.time, earlier.time)
+        self.files += earlier.files
+        self.directories += earlier.directories
+        self.size += earlier.size
+        known = set(earlier.paths)
+        twice = [pair for pair in self.paths if pair in known]
+        self.files -= min(len(twice), self.files)
+        self.paths = (earlier.paths + [p for p in self.paths if p not in known])[:_MOST_PATHS]
+
+    def who(self) -> str:
+        """Who did it."""
+        return name_of(self.process)
+
+    def what(self) -> str:
+        """What was done."""
+        if self.verb in ("restored", "undid", "redid"):
+            return self._restored()
+        if self.verb == TEMPORARY:
+            return f"made and removed again {self._things()}"
+        to = self.paths[0][1] if len(self.paths) == 1 else None
+        if to is not None:
+            if self.verb == LINKED:
+                return f"linked {_text(to)} as {_text(self.paths[0][0])}"
+            return f"{self.verb} {_text(self.paths[0][0])} {_TWO_PATHS[self.verb]} {_text(to)}"
+        return f"{self.verb} {self._things()}"
+
+    def _restored(self) -> str:
+        paths = [path for path, _ in self.paths if path]
+        things = self._things() if paths else "everything"
+        if self.verb == "restored":
+            return f"restored {things} to {self.detail[:8]}"
+        what = "a restore" if self.verb == "undid" else "an undo"
+        return f"{self.verb} {what}: back to {self.detail[:8]}"
+
+    def _things(self) -> str:
+        if self.files + self.directories <= _FEW and len(self.paths) <= _FEW:
+            names = [_text(path) for path, _ in self.paths]
+            return " and ".join((", ".join(names[:-1]), names[-1]) if names[1:] else names)
+        counts = [
+            f"{count:,} {one if count == 1 else many}"
+            for count, one, many in (
+                (self.files, "file", "files"),
+                (self.directories, "directory", "directories"),
+            )
+            if count
+        ]
+        below = f" below {_text(self.below)}/" if self.below else ""
+        return " and ".join(counts) + below
+
+    def to_json(self) -> dict[str, Any]:
+        count = self.files + self.directories
+        return {
+            "time": self.time,
+            "until": self.until,
+            "epoch": self.epoch,
+            "process": self.process.to_json(),
+            "operation": self.verb,
+            "files": self.files,
+            "directories": self.directories,
+            "bytes": self.size,
+            "below": os.fsdecode(self.below),
+            "paths": [_pair(pair) for pair in self.paths],
+            "paths_left_out": max(count - len(self.paths), 0),
+            "checkpoint": self.detail or None,
+            "outside": self.outside,
+            "text": f"{self.who()} {self.what()}",
+        }
+
+
+def name_of(process: Process) -> str:
+    """How a process is called: by what started it and its command line; a shell by its name."""
+    if process.number == OUTSIDE:
+        return "somebody outside"
+    if process.number == UNKNOWN or not (process.record.name or process.record.command):
+        return "an unknown process"
+    words = process.arguments
+    if words[1:] or os.path.basename(words[0]).lstrip("-") != process.record.name:
+        line = " ".join(_quoted(word) for word in _short(words))
+        if len(line) > _COMMAND_CHARACTERS:
+            line = line[: _COMMAND_CHARACTERS - 1] + "…"
+    elif not process.parents:
+        return process.record.name
+    else:
+        line = process.record.name
+    parent = next((p.name for p in process.parents if p.name), "")
+    if not words[1:] and line in ("sh", "bash", "dash", "zsh", "fish", "ksh"):
+        return line
+    return f"{parent} `{line}`" if parent else f"`{line}`"
+
+
+def _short(words: list[str]) -> list[str]:
+    """A command line without the directory of its program, and of a script without what runs it."""
+    name = os.path.basename(words[0])
+    script = words[1] if words[1:] else ""
+    if name.rstrip("0123456789.") in _INTERPRETERS and "/" in script and script[:1] != "-":
+        return [os.path.basename(script), *words[2:]]
+    return [name or words[0], *words[1:]]
+
+
+def _quoted(word: str) -> str:
+    """As it was typed, more or less, on one line."""
+    line = " ".join(word.split())
+    return line if line and line == word and not set(line) & set(" '\"$;|&<>()*?") else f"'{line}'"
+
+
+def _pair(pair: tuple[bytes, bytes | None]) -> dict[str, str | None]:
+    path, to = pair
+    return {
+        "path": os.fsdecode(path) or ".",
+        "to": None if to is None else os.fsdecode(to),
+    }
+
+
+def _text(path: bytes) -> str:
+    return os.fsdecode(path) or "."
+
+
+def _common(one: bytes, two: bytes) -> bytes:
+    """The longest path that is, or has below it, both."""
+    if two == one or two.startswith(one + b"/"):
+        return one
+    parts = []
+    for a, b in zip(one.split(b"/"), two.split(b"/"), strict=False):
+        if a != b:
+            break
+        parts.append(a)
+    return b"/".join(parts)
+
+
+class Paths:
+    """The paths of operations; where the writer did not know a name, as it was in that epoch."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def of(self, record: AuditRecord, operation: Operation) -> tuple[bytes, bytes | None]:
+        """Its path, and the second one."""
+        directories, to = record.directories, None
+        if operation.to_name:
+            to = _join(directories[operation.to_directory], operation.to_name)
+        if not operation.name and operation.ino > 1:
+            return self._by_number(record.epoch, operation.ino), to
+        return _join(directories[operation.directory], operation.name), to
+
+    def _by_number(self, epoch: int, ino: int) -> bytes:
+        try:
+            lineage = self._reader.lineage(epoch)
+            for seen in (lineage, lineage.at(self._reader.epoch(epoch).parent)):
+                names = Snapshot(self._reader, seen).names_of(ino)
+                if names:
+                    return names[0]
+        except (DamagedRecordError, ValueError):
+            pass
+        return b"(inode %d)" % ino
+
+
+def _join(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if directory and name else directory or name
+
+
+def deeds_of(record: AuditRecord, paths: Paths) -> list[Deed]:
+    """The operations of a record, those that only prepare others folded into them."""
+    made: dict[int, int] = {}
+    found: list[Deed | None] = []
+    for operation in record.operations:
+        path, to = paths.of(record, operation)
+        deed = Deed(
+            _VERBS.get(operation.code, "?"),
+            record.time + operation.after,
+            path,
+            to,
+            operation.kind == _DIRECTORY,
+            operation.size,
+            operation.count,
+        )
+        at = made.get(operation.ino)
+        if operation.code == audit.MADE:
+            made[operation.ino] = len(found)
+        elif at is not None and (before := found[at]) is not None:
+            if operation.code == audit.RENAMED and to is not None:
+                replaced = operation.what & audit.REPLACED and not deed.is_directory
+                verb = CHANGED if replaced else before.verb
+                found[at] = Deed(verb, deed.time, to, None, deed.is_directory, before.size)
+                continue
+            if operation.code == audit.REMOVED and path == before.path and before.verb == MADE:
+                found[at] = Deed(TEMPORARY, deed.time, path, None, deed.is_directory, 0)
+                del made[operation.ino]
+                continue
+        found.append(deed)
+    return [deed for deed in found if deed is not None]
+
+
+def is_below(path: bytes, tops: Sequence[bytes]) -> bool:
+    """Whether a path is one of `tops` or lies below one."""
+    return any(not top or path == top or path.startswith(top + b"/") for top in tops)
+
+
+def may_concern(record: AuditRecord, tops: Sequence[bytes]) -> bool:
+    """Whether any operation of a record can be about `tops`, judged by its directories."""
+    if any(not directory for directory in record.directories):
+        return True
+    return any(
+        is_below(directory, tops) or is_below(top, [directory])
+        for directory in record.directories
+        for top in tops
+    )
+
+
+Choice = Callable[[Process], bool]
+
+
+def tell(
+    log: Log,
+    record: AuditRecord,
+    paths: Paths,
+    tops: Sequence[bytes] = (),
+    wanted: Choice | None = None,
+) -> list[Story]:
+    """The stories of one record alone; of paths below `tops`, and of processes that are wanted."""
+    process = log.process(record.process)
+    if (wanted is not None and not wanted(process)) or (tops and not may_concern(record, tops)):
+        return []
+    stories: dict[str, Story] = {}
+    for deed in deeds_of(record, paths):
+        second = deed.to_path
+        if tops and not (
+            is_below(deed.path, tops) or (second is not None and is_below(second, tops))
+        ):
+            continue
+        story = stories.get(deed.verb)
+        if story is None:
+            story = stories[deed.verb] = Story(
+                process, deed.verb, record.epoch, deed.time, deed.time, record.detail
+            )
+        story.add(deed)
+    return list(stories.values())
+
+
+def newest(
+    log: Log,
+    paths: Paths,
+    limit: int,
+    *,
+    after: int = -1,
+    until: int | None = None,
+    tops: Sequence[bytes] = (),
+    wanted: Choice | None = None,
+) -> list[Story]:
+    """The last `limit` stories (0: all), the oldest first; of epochs above `after` and up to
+    `until`. The log is read from its end, as far as is needed."""
+    found: list[Story] = []
+    open_ones: dict[tuple[int, str], Story] = {}
+    for record in log.backwards(after, until):
+        told = tell(log, record, paths, tops, wanted)
+        for story in reversed(told):
+            key = record.process, story.verb
+            later = open_ones.get(key)
+            if later is not None and _belongs(story, later):
+                later.join(story)
+                continue
+            open_ones[key] = story
+            found.append(story)
+        if limit and len(found) > limit and _settled(found[:limit], record):
+            break
+    found = found[:limit] if limit else found
+    found.reverse()
+    return sorted(found, key=lambda story: story.until)
+
+
+def _belongs(earlier: Story, later: Story) -> bool:
+    return (
+        earlier.epoch == later.epoch
+        and later.time - earlier.until < _PAUSE_NS
+        and later.verb not in ("restored", "undid", "redid")
+    )
+
+
+def _settled(stories: Sequence[Story], record: AuditRecord) -> bool:
+    """Whether nothing before a record can belong to any of these."""
+    return all(
+        story.time - record.time >= _PAUSE_NS or story.epoch > record.epoch for story in stories
+    )
+
+
+def later(
+    log: Log, paths: Paths, number: int, tops: Sequence[bytes], wanted: Choice | None
+) -> Iterator[tuple[int, list[Story]]]:
+    """(number of the record, its stories) of what came after a record."""
+    for at, record in log.since(number):
+        yield at, tell(log, record, paths, tops, wanted)
