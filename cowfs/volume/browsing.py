@@ -8,12 +8,11 @@ they are committed (`NotStoredError`).
 
 The kernel's references and open handles are counted for each checkpoint, not for each inode:
 everything else can be read again, so what is kept in memory is bounded. When both are gone the
-number of the view is used for another one. The kernel is asked to let go of those that were looked
-into longest ago when there are many (`Visits.let_go`), and of those that nobody looked into since
-somebody last asked which there are (`Visits.epochs`).
+number of the view is used for another one. When there are many the kernel is asked to let go of
+those that were looked into longest ago (`Visits.let_go`).
 
 A checkpoint that was removed meanwhile is gone (ESTALE) as soon as its record is: who removes one
-must remove its record before, or together with, what it shows.
+must remove its record before, or together with, what it shows. Nobody who looks keeps it alive.
 
 Threading: owned by the volume's thread.
 """
@@ -127,10 +126,9 @@ class Visit:
 
     number: of its view. turn: another one for each use of a number. uses: references of the kernel
     to inodes below its root, and open handles. seen: the reader in which its record was there.
-    asked: nobody came since `Visits.epochs` was called.
     """
 
-    __slots__ = ("asked", "checkpoint", "epoch", "number", "seen", "turn", "uses")
+    __slots__ = ("checkpoint", "epoch", "number", "seen", "turn", "uses")
 
     def __init__(self, number: int, turn: int, checkpoint: str, epoch: int, seen: Reader) -> None:
         self.number = number
@@ -139,7 +137,6 @@ class Visit:
         self.epoch = epoch
         self.uses = 0
         self.seen = seen
-        self.asked = False
 
 
 class Name(NamedTuple):
@@ -273,13 +270,18 @@ class Visits:
             self._views.pop(checkpoint, None)
 
     def epochs(self) -> set[int]:
-        """The sealed epochs that the kernel or an open handle refers to. Those that nobody comes to
-        until the next call are then let go of, if nobody holds them."""
-        for visit in list(self._used.values()):
-            if visit.asked:
-                self.let_go(visit.checkpoint)
-            visit.asked = True
-        return {visit.epoch for visit in self._used.values()}
+        """The epochs of checkpoints that the kernel or an open handle refers to; without those that
+        were removed, which only show errors."""
+        return {visit.epoch for visit in self._used.values() if self._is_there(visit)}
+
+    def _is_there(self, visit: Visit) -> bool:
+        """Whether its checkpoint was not removed, as of the commit that is seen."""
+        reader = self._volume.reader
+        if visit.seen is not reader:
+            if self._epoch(visit.checkpoint) != visit.epoch:
+                return False
+            visit.seen = reader
+        return True
 
     def __len__(self) -> int:
         return len(self._numbered)
@@ -291,15 +293,13 @@ class Visits:
 
     def view(self, visit: Visit) -> SealedView:
         """The tree. Raises PosixError(ESTALE) when the checkpoint was removed."""
-        reader = self._volume.reader
-        if visit.seen is not reader:
-            if self._epoch(visit.checkpoint) != visit.epoch:
-                raise PosixError(errno.ESTALE)
-            visit.seen = reader
-        visit.asked = False
+        if not self._is_there(visit):
+            raise PosixError(errno.ESTALE)
         view = self._views.get(visit.checkpoint)
         if view is None:
-            view = SealedView(self._volume, visit.checkpoint, reader.lineage(visit.epoch))
+            view = SealedView(
+                self._volume, visit.checkpoint, self._volume.reader.lineage(visit.epoch)
+            )
             self._views[visit.checkpoint] = view
             if len(self._views) > self.most_views:
                 self._views.popitem(last=False)

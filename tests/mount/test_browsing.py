@@ -518,3 +518,31 @@ def test_a_large_directory(workspace: Mounted) -> None:
     assert {entry.name: os.readlink(entry.path) for entry in os.scandir(old)} == {
         str(number): str(number) for number in range(3000)
     }
+
+
+# -- removed checkpoints --------------------------------------------------------------------------
+
+
+def test_a_checkpoint_that_is_removed_meanwhile(filled: Mounted) -> None:
+    """It is an error for who looks at it, not another state; the others stay as they are."""
+    top = filled.mountpoint
+    make_first(top)
+    first, one = state_of(top), filled.checkpoint()
+    make_second(top)
+    two = filled.checkpoint(label="two")
+    shutil.rmtree(top / "dir")
+    filled.checkpoint()
+    old = browse(filled, two)
+    with opened(old / "rewritten") as fd, opened(old, os.O_RDONLY | os.O_DIRECTORY) as directory:
+        assert os.pread(fd, 4, 0) == b"rewr"
+        filled.call("forget", checkpoints=[two])
+        filled.call("gc")
+        assert two not in os.listdir(checkpoints(filled))
+        for name in (two, two[:8], "two"):
+            assert errno_of(os.stat, checkpoints(filled) / name) == "ENOENT"
+        assert errno_of(os.pread, fd, 4, 100_000) in ("ESTALE", "")  # the kernel may have it
+        assert errno_of(os.stat, "base1/one", dir_fd=directory) == "ESTALE"
+        assert errno_of(os.listdir, directory) == "ESTALE"
+    assert_shows(filled, one, first)
+    third, three = state_of(top), filled.checkpoint()
+    assert_shows(filled, three, third)

@@ -349,20 +349,6 @@ def test_numbers_are_used_again(volume: Rig) -> None:
     assert visits.visit(ids[3]) is again
 
 
-def test_who_is_asked_to_let_go(volume: Rig) -> None:
-    visits = volume.volume.visits
-    told: list[str] = []
-    visits.let_go = told.append
-    first, second = (volume.checkpoint() for _ in range(2))
-    for record in (first, second):
-        visits.use(visits.visit(record.id))
-    assert visits.epochs() == {first.epoch, second.epoch}
-    assert told == []
-    visits.view(visits.visit(second.id))
-    assert visits.epochs() == {first.epoch, second.epoch}
-    assert told == [first.id]
-
-
 def test_inodes_in_memory_are_bounded(volume: Rig) -> None:
     for at in range(50):
         volume.create(b"f%d" % at, b"content %d" % at)
@@ -392,8 +378,10 @@ def test_a_checkpoint_that_was_removed_is_gone(volume: Rig) -> None:
     assert inode is not None
     key = record.id.encode()
     volume.volume.extra.delete("checkpoint", key)
+    assert visits.epochs() == {record.epoch}
     volume.volume.sync()
     assert errno_of(visits.view, visit) == errno.ESTALE
+    assert visits.epochs() == set()
     assert visits.find_name(key) is None
     assert errno_of(visits.visit, "0" * 12) == errno.ESTALE
     volume.volume.extra.put("checkpoint", key, records.encode(record))
