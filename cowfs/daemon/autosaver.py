@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +56,7 @@ class Autosaver:
         self._deletions = Deletions(engine.volume, operation, author)
         self._failure = ""
         self._made = self._ticks = 0
+        self._moment = 0.0
         self._reason = ""
         self._wake = threading.Event()
         self._stopping = False
@@ -74,14 +74,20 @@ class Autosaver:
         self._wake.set()
         self._thread.join()
 
+    @property
+    def busy(self) -> bool:
+        """Whether it is making one."""
+        return self._wake.is_set()
+
     def tick(self, moment: float) -> None:
         """Look whether something is due; `moment` of the monotonic clock."""
         self._ticks += 1
+        self._moment = moment
         if not self._ticks % _LOOK_TICKS and (now := self._signature()) != self._seen:
             self._seen = now
             self._config = config.read(self._store)
             self._follow()
-        if not self._enabled or self._wake.is_set():
+        if not self._enabled or self.busy:
             return
         view = self._engine.volume.main
         files = len(view.created) + len(view.touched) + len(view.deleted)
@@ -132,7 +138,7 @@ class Autosaver:
             self._failure = str(known)
             unknown = error if isinstance(known, InternalError) else None
             log.warning("no automatic checkpoint: %s", known, exc_info=unknown)
-            self._schedule.failed(time.monotonic())
+            self._schedule.failed(self._moment)
             return
         self._failure = ""
         if made is None:

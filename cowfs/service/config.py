@@ -137,7 +137,7 @@ def _show_duration(seconds: float) -> str:
         count = seconds / _SECONDS[unit]
         if count >= 1 and count == int(count):
             return f"{int(count)}{unit}"
-    return f"{seconds:.10g}s"
+    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 
 def _take_number(value: object) -> int:
