@@ -235,6 +235,7 @@ def test_nothing_can_be_changed(workspace: Mounted) -> None:
     make_first(top)
     first, checkpoint = state_of(top), workspace.checkpoint()
     old = browse(workspace, checkpoint)
+    above = "EACCES" if os.geteuid() else "EROFS"  # the kernel asks the modes first
     changes: list[tuple[Callable[[], object], str]] = [
         (lambda: os.open(old / "stays", os.O_RDWR), "EROFS"),
         (lambda: os.open(old / "stays", os.O_RDONLY | os.O_TRUNC), "EROFS"),
@@ -257,11 +258,11 @@ def test_nothing_can_be_changed(workspace: Mounted) -> None:
         (lambda: os.utime(old / "stays"), "EROFS"),
         (lambda: os.setxattr(old / "stays", "user.x", b"1"), "EROFS"),
         (lambda: os.removexattr(old / "mode", "user.note"), "EROFS"),
-        (lambda: os.rmdir(old), "EROFS"),
-        (lambda: os.mkdir(checkpoints(workspace) / "new"), "EROFS"),
-        (lambda: os.rename(old, checkpoints(workspace) / "new"), "EROFS"),
-        (lambda: os.mkdir(top / ".cowfs/new"), "EROFS"),
-        (lambda: os.rmdir(checkpoints(workspace)), "EROFS"),
+        (lambda: os.rmdir(old), above),
+        (lambda: os.mkdir(checkpoints(workspace) / "new"), above),
+        (lambda: os.rename(old, checkpoints(workspace) / "new"), above),
+        (lambda: os.mkdir(top / ".cowfs/new"), above),
+        (lambda: os.rmdir(checkpoints(workspace)), above),
     ]
     for number, (change, expected) in enumerate(changes):
         assert errno_of(change) == expected, f"change {number}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.mount import test_checkpoint, test_restore
+from tests.mount import test_browsing, test_checkpoint, test_restore
 from tests.mount.calls import NOBODY, errno_of, in_child, write_file
 from tests.mount.mounts import interpreter_for, need_users_mounts, shared_mount
 from tests.mount.scenarios import ANYONE, Scenario
@@ -118,6 +118,11 @@ def _whole_tree(mounted: Mounted) -> None:
         assert_same(state_of(top), second)
 
 
+def _checkpoints_as_directories(mounted: Mounted) -> None:
+    fill_base(mounted.mountpoint)
+    test_browsing.test_as_it_was_while_the_head_changes(mounted)
+
+
 def _held_in_a_closed_directory(mounted: Mounted) -> None:
     """The daemon has no more rights than its user, and corrects the file all the same."""
     top = mounted.mountpoint
@@ -141,6 +146,9 @@ def _held_in_a_closed_directory(mounted: Mounted) -> None:
 
 RESTORES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (_whole_tree, ()),
+    (_checkpoints_as_directories, ()),
+    (test_browsing.test_nothing_can_be_changed, ()),
+    (test_browsing.test_the_name_can_be_neither_made_nor_removed, ()),
     (_held_in_a_closed_directory, ()),
     (test_checkpoint.test_an_open_writer, (20 * MIB,)),
     (test_checkpoint.test_many_open_writers, ()),
