@@ -123,49 +123,44 @@ class Finder:
         self, pattern: Pattern, *, deleted: bool = False, progress: Progress = silent
     ) -> Iterator[Found]:
         """Each file that was ever called so: first those that are gone, the last to go first, then
-        those that are there, by path.
+        those that are there, by path. Of several that were at one path the newest.
 
         deleted: only those that the present state does not have at all.
         """
         there: dict[bytes, Found] = {}
-        gone = []
-        head = self._states.head
-        for epoch, directory, name in self._places(pattern, progress):
+        gone: dict[bytes, list[Found]] = {}
+        for directory, name in self._places(pattern, progress):
             try:
-                node = self._at(head, pattern, directory, name)
+                node = self._at(self._states.head, pattern, directory, name)
+                found = Found(node.path, node, None, []) if node else None
+                found = found or self._last(pattern, directory, name)
             except DamagedRecordError:
                 self.damaged += 1
                 continue
-            if node is None:
-                gone.append((epoch, directory, name))
-            elif not deleted:
-                there[node.path] = Found(node.path, node, None, [])
-        gone.sort(reverse=True)
-        told: dict[bytes, Found] = {}
-        for _, directory, name in gone:
-            try:
-                found = self._last(pattern, directory, name)
-            except DamagedRecordError:
-                self.damaged += 1
+            if found is None:
                 continue
-            if found is None or (deleted and found.moved_to):
-                continue
-            known = there.get(found.path) or told.get(found.path)
-            if known is None:
-                told[found.path] = found
-            elif found.checkpoint is not None:
-                known.earlier.append(found.checkpoint)
-        yield from told.values()
-        for path in sorted(there):
+            if found.checkpoint is None:
+                there[found.path] = found
+            else:
+                gone.setdefault(found.path, []).append(found)
+        for same in gone.values():
+            same.sort(key=_last_epoch, reverse=True)
+        for path in there.keys() & gone.keys():
+            there[path].earlier.extend(_checkpoints(gone.pop(path)))
+        for first, *others in sorted(gone.values(), key=lambda same: _last_epoch(same[0]))[::-1]:
+            if not (deleted and first.moved_to):
+                first.earlier.extend(_checkpoints(others))
+                yield first
+        for path in () if deleted else sorted(there):
             yield there[path]
 
     # -- names ------------------------------------------------------------------------------
 
-    def _places(self, pattern: Pattern, progress: Progress) -> Iterator[tuple[int, int, bytes]]:
-        """(epoch of the newest version, directory, name) of every name that matches."""
+    def _places(self, pattern: Pattern, progress: Progress) -> Iterator[tuple[int, bytes]]:
+        """(directory, name) of every name that matches."""
         found = self._starting(pattern) if pattern.start else self._matching(pattern, progress)
         for key in found:
-            yield keys.epoch_of(key), keys.unpack_id(key), keys.dirent_name(key)
+            yield keys.unpack_id(key), keys.dirent_name(key)
 
     def _was_called(self, directory: int, pattern: Pattern) -> bool:
         """Whether a directory ever had the name that the pattern has before the last one."""
@@ -239,7 +234,8 @@ class Finder:
 
     def _last(self, pattern: Pattern, directory: int, name: bytes) -> Found | None:
         """The newest checkpoint that has something at a place."""
-        epochs = {keys.epoch_of(k) for k in self._reader.keys("dirent", _prefix(directory, name))}
+        prefix = keys.dirent_prefix(directory, name)
+        epochs = {keys.epoch_of(k) for k in self._reader.keys("dirent", prefix)}
         turns = sorted(epochs | naming_epochs(self._reader, directory))
         for first, last in self._stretches(turns):
             checkpoint = self._newest(first, last)
@@ -280,5 +276,9 @@ class Finder:
         return None
 
 
-def _prefix(directory: int, name: bytes) -> bytes:
-    return keys.dirent_prefix(directory, name)
+def _last_epoch(found: Found) -> int:
+    return found.checkpoint.epoch if found.checkpoint else -1
+
+
+def _checkpoints(found: list[Found]) -> list[records.CheckpointRecord]:
+    return [one.checkpoint for one in found if one.checkpoint]
