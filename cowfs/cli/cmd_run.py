@@ -50,7 +50,7 @@ def run(context: Context, words: tuple[str, ...], message: str, no_undo_offer: b
         code = running.exit_code_of(error)
         output.note(f"{words[0]} cannot be run: {(error.strerror or str(error)).lower()}")
     try:
-        _report(context, place, words, code, before, line, offer=not no_undo_offer)
+        _report(context, context.locate(), words, code, before, line, offer=not no_undo_offer)
     except (CowfsError, RpcError) as error:
         fields = error.error if isinstance(error, RpcError) else error.to_json()
         failed = output.error(fields, as_json=context.json)

@@ -49,7 +49,7 @@ def status(context: Context) -> None:
 def _offline(place: Place, problem: str) -> dict[str, Any]:
     """What the store says. `problem`: why its daemon does not say it."""
     from cowfs.format import records
-    from cowfs.service import workspace
+    from cowfs.service import config, workspace
     from cowfs.service.sealing import sealing_state
     from cowfs.service.selectors import last_checkpoint
     from cowfs.service.timeline import head_counts
@@ -64,6 +64,9 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
         opened.store.quota = quota.quota if quota else 0
         room = opened.store.room()
     problems = [{"kind": "daemon", "path": place.mountpoint, "detail": problem}] if problem else []
+    wrong = config.read(Path(place.store)).problems
+    problems += [{"kind": "config", "path": "", "detail": str(error)} for error in wrong]
+    state = "dead" if problem else "warning" if wrong else "ok"
     return {
         "branch": opened.branch.name,
         "head_epoch": opened.branch.head,
@@ -76,7 +79,8 @@ def _offline(place: Place, problem: str) -> dict[str, Any]:
         "quota_bytes": room.quota,
         "room_bytes": room.left,
         "uncommitted_bytes": 0,
-        "health": {"state": "dead" if problem else "ok", "problems": problems},
+        "automatic": None,
+        "health": {"state": state, "problems": problems},
         "time": time.time_ns(),
         "pid": None,
     }

@@ -26,7 +26,7 @@ from cowfs.mounts import FUSE_DEVICE, fuse_fault, is_dead
 
 OK, NOTE, BAD = "ok", "note", "bad"
 
-_LIBRARIES = ("pyfuse3", "trio", "lmdb", "zstandard", "blake3", "msgspec", "click")
+_LIBRARIES = ("pyfuse3", "trio", "lmdb", "zstandard", "blake3", "msgspec", "click", "tomlkit")
 _OLDEST_PYTHON = (3, 11)
 _OLDEST_KERNEL = (5, 10)
 """Older ones were never tried."""
@@ -186,6 +186,7 @@ def workspace(base: str, store: str, mountpoint: str | None) -> Iterator[Finding
         yield Finding(BAD, base, f"others can look into its store {store}", advice)
     yield _room(base, store)
     yield from _copy(base, store)
+    yield from _settings(base, store)
     if mountpoint is not None and not _is_dead(mountpoint, store):
         yield _daemon(base, store)
     elif mountpoint is None:
@@ -213,6 +214,14 @@ def _copy(base: str, store: str) -> Iterator[Finding]:
     for path in sorted(Path(store).glob("data.mdb.damaged*")):
         detail = f"a repair kept the damaged file {path} ({path.stat().st_size >> 20:,} MiB)"
         yield Finding(NOTE, base, detail, "Delete it when nothing in it is wanted any more.")
+
+
+def _settings(base: str, store: str) -> Iterator[Finding]:
+    """What is wrong in the configuration: a daemon takes the defaults for it."""
+    from cowfs.service.config import read
+
+    for problem in read(Path(store)).problems:
+        yield Finding(NOTE, base, str(problem), f"`cowfs -C {base} config --edit` opens it.")
 
 
 def _daemon(base: str, store: str) -> Finding:
