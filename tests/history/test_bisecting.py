@@ -71,6 +71,17 @@ def test_with_skips_the_culprit_is_among_those_that_are_left() -> None:
         assert culprit in outcome.culprits
 
 
+def test_a_good_end_is_newer_than_what_cannot_be_tested() -> None:
+    """The oldest states do not have the test yet."""
+    for count in range(3, 40):
+        for culprit in range(count - 2):
+            for oldest in range(culprit + 2, count):
+                line = Line(count, culprit, frozenset(range(oldest, count)))
+                outcome = line.run(None)
+                assert outcome.culprits == [culprit]
+                assert len(line.tested) <= 4 + 3 * math.ceil(math.log2(count))
+
+
 def test_ends_that_are_none() -> None:
     with pytest.raises(BisectEndError, match="does not fail at 0"):
         Line(5, -1).run(4)

@@ -162,7 +162,8 @@ def check(
     last = workspace.point("@~1").checkpoint
     assert last is not None
     assert target("rev-parse", result.branch) == result.commit == target_of(target, last)
-    target.sound()
+    said = target("fsck", "--full", "--strict", "--no-dangling", "--no-progress").splitlines()
+    assert [line for line in said if "gitignoreSymlink" not in line] == [], "a warning, and right"
     assert target("log", "--format=%s", "HEAD") == "of the user"
     assert target("for-each-ref", "refs/cowfs/cowfs/main/importing") == ""
 

@@ -53,7 +53,7 @@ class Bisection(Generic[S]):
         self._name = name
         self._test = test
         self._say = say
-        self._skipped: set[int] = set()
+        self._verdicts: dict[int, Verdict] = {}
 
     def run(self, good: int | None) -> Outcome[S]:
         """Find the first bad one.
@@ -61,45 +61,65 @@ class Bisection(Generic[S]):
         good: index of the good end; None to look for one, going back in steps that double. Raises
         BisectEndError when an end is not what it should be.
         """
-        if self._test(self._line[0]) is not Verdict.BAD:
+        if self._verdict(0) is not Verdict.BAD:
             detail = f"the command does not fail at {self._name(self._line[0])}, the bad end"
             raise BisectEndError(detail=detail)
         bad = 0
         if good is None:
             bad, good = self._search_good()
-        elif self._test(self._line[good]) is not Verdict.GOOD:
+        elif self._verdict(good) is not Verdict.GOOD:
             detail = f"the command does not succeed at {self._name(self._line[good])}, the good end"
             raise BisectEndError(detail=detail)
         while (at := self._next(bad, good)) is not None:
-            verdict = self._test(self._line[at])
+            verdict = self._verdict(at)
             if verdict is Verdict.GOOD:
                 good = at
             elif verdict is Verdict.BAD:
                 bad = at
-            else:
-                self._skipped.add(at)
         return Outcome(self._line[good], list(self._line[bad:good]))
+
+    def _verdict(self, at: int) -> Verdict:
+        """Each state is tested once."""
+        if at not in self._verdicts:
+            self._verdicts[at] = self._test(self._line[at])
+        return self._verdicts[at]
 
     def _search_good(self) -> tuple[int, int]:
         """(index of a bad one, index of a good one that is older)."""
-        bad, last, step = 0, len(self._line) - 1, 1
-        at = 0
+        bad, at, last, step = 0, 0, len(self._line) - 1, 1
         while at < last:
             at = min(at + step, last)
             step *= 2
-            verdict = self._test(self._line[at])
-            if verdict is Verdict.GOOD:
-                return bad, at
-            if verdict is Verdict.BAD:
+            verdict = self._verdict(at)
+            if verdict is Verdict.SKIP:
+                # In older ones the test itself may not be there yet: good ones are newer then.
+                bad, found = self._search_between(bad, at)
+                if found is not None:
+                    return bad, found
+            elif verdict is Verdict.BAD:
                 bad = at
             else:
-                self._skipped.add(at)
+                return bad, at
         detail = f"the command succeeds at no checkpoint back to {self._name(self._line[last])}"
         raise BisectEndError(detail=detail)
 
+    def _search_between(self, bad: int, skipped: int) -> tuple[int, int | None]:
+        """A good one between a bad one and an older one that cannot be tested, None when none was
+        met; before it the oldest bad one."""
+        while skipped - bad > 1:
+            middle = (bad + skipped) // 2
+            verdict = self._verdict(middle)
+            if verdict is Verdict.GOOD:
+                return bad, middle
+            if verdict is Verdict.BAD:
+                bad = middle
+            else:
+                skipped = middle
+        return bad, None
+
     def _next(self, bad: int, good: int) -> int | None:
         """The state between that divides those left to test best; None when there is none."""
-        left = [at for at in range(bad + 1, good) if at not in self._skipped]
+        left = [at for at in range(bad + 1, good) if at not in self._verdicts]
         if not left:
             return None
         self._say(len(left), len(left).bit_length())
