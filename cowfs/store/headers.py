@@ -12,11 +12,14 @@ from cowfs.store.env import Store
 
 
 class Header(NamedTuple):
-    """A stored block. size: bytes of its record. reference: hash of the block it is a delta to."""
+    """A stored block. size: bytes of its record. reference: hash of the block it is a delta to.
+    codec: how it is stored (format/codec.py). length: bytes of what it holds."""
 
     digest: bytes
     size: int
     reference: bytes | None
+    codec: int
+    length: int
 
 
 def block_headers(store: Store, at: bytes, most: int) -> tuple[list[Header], bytes | None, int]:
@@ -34,6 +37,9 @@ def block_headers(store: Store, at: bytes, most: int) -> tuple[list[Header], byt
                 return found, digest, total
             if len(digest) == codec.HASH_SIZE:
                 start = bytes(value[: codec.HEADER_SIZE + codec.HASH_SIZE])
-                found.append(Header(digest, len(value), codec.delta_reference(start)))
+                reference, length = codec.delta_reference(start), int.from_bytes(start[1:5], "big")
+                found.append(
+                    Header(digest, len(value), reference, start[0] if start else 0, length)
+                )
             more = cursor.next()
     return found, None, total
