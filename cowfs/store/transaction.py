@@ -115,7 +115,7 @@ class Cursor:
         if self._sums is not None:
             key, stored = self._raw.item()
             self._sums.replace(self._table.name, key, stored, None)
-        return self._raw.delete()
+        return self._raw.delete() and bool(self._raw.key())  # no key at the end
 
     def __enter__(self) -> Cursor:
         return self

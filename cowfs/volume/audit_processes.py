@@ -11,6 +11,7 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _COMMAND_BYTES = 512
 _READ_BYTES = 4096
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _INIT = 1
+_STATUS = re.compile(rb"(?ms)^Tgid:\s*(\d+)$.*^Uid:\s*\d+\s+(\d+)\s")
 
 
 class Seen(NamedTuple):
@@ -38,19 +40,23 @@ class Seen(NamedTuple):
     start: int
 
 
-def look_at(pid: int) -> Seen | None:
-    """A process or thread, None when it is gone or cannot be seen."""
+def _read(path: str) -> bytes:
+    """The beginning of a file of /proc, b"" when there is none."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return b""
     try:
-        line = os.read(fd, 1024)
+        return os.read(fd, _READ_BYTES)
     except OSError:
-        return None
+        return b""
     finally:
         os.close(fd)
-    return parse_stat(line)
+
+
+def look_at(pid: int) -> Seen | None:
+    """A process or thread, None when it is gone or cannot be seen."""
+    return parse_stat(_read(f"/proc/{pid}/stat"))
 
 
 def parse_stat(line: bytes) -> Seen | None:
@@ -64,27 +70,13 @@ def parse_stat(line: bytes) -> Seen | None:
 
 def command_of(pid: int) -> bytes:
     """Its arguments, each ended by a NUL, as /proc has them; b"" when it ended."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read(_READ_BYTES)
-    except OSError:
-        return b""
+    return _read(f"/proc/{pid}/cmdline")
 
 
 def group_and_user(pid: int) -> tuple[int, int]:
     """(process that a thread belongs to, effective uid); (pid, -1) when it is gone."""
-    group, uid = pid, -1
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"Tgid:"):
-                    group = int(line[5:])
-                elif line.startswith(b"Uid:"):
-                    uid = int(line.split()[2])
-                    break
-    except (OSError, ValueError):
-        pass
-    return group, uid
+    found = _STATUS.search(_read(f"/proc/{pid}/status"))
+    return (int(found[1]), int(found[2])) if found else (pid, -1)
 
 
 def user_name(uid: int) -> str:
