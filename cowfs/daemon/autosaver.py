@@ -27,7 +27,8 @@ from cowfs.volume.history import Author
 
 log = logging.getLogger(__name__)
 
-_LOOK_TICKS = 4
+_LOOK_SECONDS = 0.9
+"""Between two looks at the configuration; the timer ticks once a second at least."""
 
 
 class Autosaver:
@@ -55,8 +56,8 @@ class Autosaver:
         self._schedule = Schedule(self._config.checkpoints)
         self._deletions = Deletions(engine.volume, operation, author)
         self._failure = ""
-        self._made = self._ticks = 0
-        self._moment = 0.0
+        self._made = 0
+        self._moment = self._looked = 0.0
         self._reason = ""
         self._wake = threading.Event()
         self._stopping = False
@@ -81,12 +82,13 @@ class Autosaver:
 
     def tick(self, moment: float) -> None:
         """Look whether something is due; `moment` of the monotonic clock."""
-        self._ticks += 1
         self._moment = moment
-        if not self._ticks % _LOOK_TICKS and (now := self._signature()) != self._seen:
-            self._seen = now
-            self._config = config.read(self._store)
-            self._follow()
+        if moment - self._looked >= _LOOK_SECONDS:
+            self._looked = moment
+            if (now := self._signature()) != self._seen:
+                self._seen = now
+                self._config = config.read(self._store)
+                self._follow()
         if not self._enabled or self.busy:
             return
         view = self._engine.volume.main

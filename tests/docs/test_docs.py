@@ -19,10 +19,12 @@ from click.testing import CliRunner
 
 from cowfs import errors
 from cowfs.cli.app import COMMANDS, cli
+from cowfs.daemon.autosaver import Autosaver
 from cowfs.daemon.control import Request
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.process import Daemon
 from cowfs.format.records import CheckpointRecord
+from cowfs.mount.operations import Operations
 from cowfs.service.apply import Applied
 from cowfs.service.engine import LocalEngine
 from cowfs.volume.history import Author
@@ -121,8 +123,11 @@ def fields(heading: str) -> set[str]:
     return {name for cells in rows(text) for name in re.findall(r"`(\w+)`", cells[0])}
 
 
-def test_every_field_is_in_the_protocol(volume: Rig) -> None:
-    daemon = SimpleNamespace(engine=LocalEngine(volume.volume), operation=threading.RLock())
+def test_every_field_is_in_the_protocol(volume: Rig, tmp_path: Path) -> None:
+    engine, operation = LocalEngine(volume.volume), threading.RLock()
+    operations = cast(Operations, SimpleNamespace(before_removal=None))
+    saver = Autosaver(engine, operations, operation, tmp_path, Author(), enabled=False)
+    daemon = SimpleNamespace(engine=engine, operation=operation, autosaver=saver)
     report = Methods(cast(Daemon, daemon)).status(Request({}, Author(), lambda _: None))
     assert report.keys() | {"flush"} == fields("### status")
     checkpoint = {field.name for field in msgspec.structs.fields(CheckpointRecord)}
@@ -161,7 +166,8 @@ def test_every_command_of_the_readme_exists() -> None:
         command = cli.get_command(context, words[0])
         assert command is not None, words
         seen.add(words[0])
-        options = {option for parameter in command.params for option in parameter.opts}
+        parameters = command.params
+        options = {option for p in parameters for option in [*p.opts, *p.secondary_opts]}
         used = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
         assert used <= options | {"--help"}, words
     assert seen == set(COMMANDS), "the README shows every command"
