@@ -63,6 +63,8 @@ MEMORY_MIB = 150.0
 MEMORY_FILES = 100_000
 IDLE_PERCENT = 0.05
 """What ``top`` shows as 0.0."""
+HISTORY_MS = 300.0
+"""A whole command that reads history, in a tree of a million files with 10,000 checkpoints."""
 STORAGE_PACK = 1.5
 STORAGE_COPIES = 0.1
 

@@ -27,6 +27,7 @@ EXAMPLES = """examples:
   scripts/bench files --only untar,cp-a --targets native,cowfs --rounds 3
   scripts/bench files --source ~/src/project --json report.json
   scripts/bench epochs --sizes 1000,1000000 --image 32
+  scripts/bench history --sizes 1000000 --history 10000 --image 64
   scripts/bench storage --tools cowfs,copies
 
 exit code: 0 no bar is missed, 1 a bar is missed, 2 it could not run
@@ -92,7 +93,11 @@ def settings(arguments: argparse.Namespace) -> Options:
         if value is not None and name in Options.__dataclass_fields__
     }
     if "rounds" in given:
-        given |= dict.fromkeys(("checkpoint_rounds", "epoch_rounds"), given["rounds"])
+        others = ("checkpoint_rounds", "epoch_rounds", "history_rounds")
+        given |= dict.fromkeys(others, given["rounds"])
+    for name, own in (("sizes", "history_files"), ("history", "history_checkpoints")):
+        if name in given:
+            given[own] = given[name][-1]
     return preset.but(**given)
 
 
@@ -159,8 +164,18 @@ def parser() -> argparse.ArgumentParser:
     two = top.add_argument_group("checkpoints, epochs, storage").add_argument
     tools = [tool.name.replace(" ", "-") for tool in TOOLS]
     two("--tools", type=_names(tools), metavar="T,...", help="of: " + ", ".join(tools))
-    two("--sizes", type=_counts, metavar="N,...", help="files (default: 1000,10000,100000)")
-    two("--history", type=_counts, metavar="N,...", help="checkpoints (default: 1,1000,10000)")
+    two(
+        "--sizes",
+        type=_counts,
+        metavar="N,...",
+        help="files (default: 1000,10000,100000; history: 1000000)",
+    )
+    two(
+        "--history",
+        type=_counts,
+        metavar="N,...",
+        help="checkpoints (default: 1,1000,10000; history: 10000)",
+    )
     two("--changed", type=_counts, metavar="N,...", help="files (default: 100,1000,10000)")
     two("--dirty", type=_sizes, metavar="MIB,...", help="data (default: 0,1,100)")
     two("--states", type=_positive, metavar="N", help="storage: only so many of each history")

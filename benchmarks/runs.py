@@ -12,7 +12,8 @@ from typing import Any
 from benchmarks import bars, files
 from benchmarks.checkpoints import latency, storage
 from benchmarks.checkpoints.tools import TOOLS, Tool
-from benchmarks.epochs import amounts, scales
+from benchmarks.epochs import amounts, commands, scales
+from benchmarks.epochs.workspace import Scale
 from benchmarks.inputs import project
 from benchmarks.inputs.histories import History, own_history, releases
 from benchmarks.inputs.materials import Inputs
@@ -46,6 +47,10 @@ class Options:
     changed: Sequence[int] = (100, 1000, 10_000)
     dirty: Sequence[int] = (0, 1, 100)
     states: int | None = None
+    # history
+    history_rounds: int = 5
+    history_files: int = 1_000_000
+    history_checkpoints: int = 10_000
 
     def but(self, **given: Any) -> Options:
         """These options with some others."""
@@ -64,6 +69,9 @@ QUICK = Options(
     history=(1, 100),
     changed=(100, 1000),
     states=20,
+    history_rounds=3,
+    history_files=1000,
+    history_checkpoints=200,
 )
 
 
@@ -137,6 +145,14 @@ def run_epochs(options: Options, work: Path, env: Env) -> Outcome:
     )
 
 
+def run_history(options: Options, work: Path, env: Env) -> Outcome:
+    """``bench history``."""
+    scale = Scale(options.history_files, options.history_checkpoints)
+    with work_directory(work) as directory:
+        report = commands.measure(directory, env, scale, options.history_rounds, options.timeout)
+    return Outcome("history", report.document(), report.text(), report.verdicts(), {})
+
+
 def run_storage(options: Options, work: Path, env: Env) -> Outcome:
     """``bench storage``."""
     found: list[History] = []
@@ -162,5 +178,6 @@ RUNS: Mapping[str, Callable[[Options, Path, Env], Outcome]] = {
     "files": run_files,
     "checkpoints": run_checkpoints,
     "epochs": run_epochs,
+    "history": run_history,
     "storage": run_storage,
 }

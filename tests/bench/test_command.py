@@ -29,9 +29,17 @@ def test_a_full_run_is_at_least_five_rounds_of_both_passes() -> None:
 def test_what_is_given_goes_over_the_preset() -> None:
     options = parsed("files", "--quick", "--only", "untar,cp-a", "--free", "--rounds", "7")
     assert options == QUICK.but(
-        only=("untar", "cp-a"), passes=("free",), rounds=7, checkpoint_rounds=7, epoch_rounds=7
+        only=("untar", "cp-a"),
+        passes=("free",),
+        rounds=7,
+        checkpoint_rounds=7,
+        epoch_rounds=7,
+        history_rounds=7,
     )
     assert parsed("epochs", "--sizes", "50,10", "--dirty", "0,2").sizes == (10, 50)
+    large = parsed("history", "--sizes", "50", "--history", "7")
+    assert (large.history_files, large.history_checkpoints) == (50, 7)
+    assert (parsed().history_files, parsed().history_checkpoints) == (1_000_000, 10_000)
 
 
 @pytest.mark.parametrize(
