@@ -11,7 +11,6 @@ Threading: as the readers.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Collection, Iterator
 
 from cowfs.errors import DamagedRecordError
@@ -23,12 +22,16 @@ from cowfs.store.snapshot import Reader
 Row = tuple[str, bytes]
 """Table and key of a record."""
 
-_LOOKED_AT = 4000
+_LOOKED_AT = 2500
 """Records that one step looks at, as a rule: some 10 ms."""
 _TAKEN = 300
 """Records that one step takes out, as a rule."""
-_NAMED = 1000
+_NAMED = 2000
 """Change records that are read at once."""
+_MANY = 8
+"""A thing with more versions than this is remembered, so that it is looked at once: most epochs
+change the top directory, for one."""
+_REMEMBERED = 200_000
 _EXTENTS, _XATTRS, _LINKS, _INODE = range(4)
 
 _Versions = list[tuple[int, bytes]]
@@ -49,7 +52,8 @@ class Finder:
         self.done, self.total = 0, len(plan.affected)
         self._at = b""
         self._inodes: dict[int, None] = {}
-        self._names: deque[tuple[int, bytes]] = deque()
+        self._settled: set[int | tuple[int, bytes]] = set()
+        self._names: dict[tuple[int, bytes], None] = {}
         self._place: _Place = (_EXTENTS, b"")
         self._looked = 0
         self._out: list[Row] = []
@@ -80,7 +84,7 @@ class Finder:
             return self._read_changes()
         if self._names:
             with self._leaving_damage():
-                self._name(*self._names.popleft())
+                self._name(*self._names.popitem()[0])
             return True
         ino = next(iter(self._inodes))
         with self._leaving_damage():
@@ -100,26 +104,25 @@ class Finder:
 
     def _read_changes(self) -> bool:
         """Read what the affected epochs name; False when that was all."""
-        while self.done < self.total:
-            epoch, read = keys.pack_id(self.plan.affected[self.done]), 0
+        read = 0
+        while self.done < self.total and read < _NAMED:
+            epoch = keys.pack_id(self.plan.affected[self.done])
             cursor = self._reader.cursor("change")
             found = cursor.set_range(self._at or epoch)
             while found and read < _NAMED and (key := cursor.key()).startswith(epoch):
                 kind, ino, name = keys.change_parts(key)
-                if kind == keys.KIND_INODE:
+                if kind == keys.KIND_INODE and ino not in self._settled:
                     self._inodes[ino] = None
-                else:
-                    self._names.append((ino, name))
+                elif kind == keys.KIND_DIRENT and (ino, name) not in self._settled:
+                    self._names[(ino, name)] = None
                 self._at = key + b"\0"
                 read += 1
                 found = cursor.next()
-            self._looked += read
             if read < _NAMED:
                 self.done += 1
                 self._at = b""
-            if read:
-                return True
-        return False
+        self._looked += read
+        return read > 0
 
     # -- things ---------------------------------------------------------------------------------
 
@@ -127,6 +130,7 @@ class Finder:
         """A directory entry, and the links that mirror it."""
         prefix = keys.dirent_prefix(parent, name)
         versions = self._versions("dirent", prefix)
+        self._remember((parent, name), versions)
         inodes = {records.unpack_dirent(value)[0] for _, value in versions if value}
         links = [keys.link_prefix(ino, parent, name) for ino in inodes]
         rows = [(link, self._superfluous(self._versions("link", link))) for link in links]
@@ -146,21 +150,27 @@ class Finder:
             self.left = True
             return None
         phase, at = place
+        enough = self._looked + _LOOKED_AT
         while phase < _INODE:
-            for table, below, needed_by in self._parts(phase, ino, owners):
+            for table, below, needed_by in self._parts(phase, at, ino, owners):
                 cursor = self._reader.cursor(table)
                 for thing, found in _things(cursor, below, max(at, below)):
                     shows = table == "extent"
                     for epoch in self._superfluous(found, needed_by, absence_shows=shows):
                         self._out.append((table, thing + keys.inverted(epoch)))
                     self._looked += len(found)
-                    if self._looked >= _LOOKED_AT or len(self._out) >= _TAKEN:
+                    if self._looked >= enough or len(self._out) >= _TAKEN:
                         return phase, thing + b"\xff" * 8 + b"\0"
             phase, at = phase + 1, b""
         for epoch in self._superfluous(versions):
             self._out.append(("inode", keys.inode_key(ino, epoch)))
             self._out.append(("change", keys.change_inode_key(epoch, ino)))
+        self._remember(ino, versions)
         return None
+
+    def _remember(self, thing: int | tuple[int, bytes], versions: _Versions) -> None:
+        if len(versions) > _MANY and len(self._settled) < _REMEMBERED:
+            self._settled.add(thing)
 
     def _owners(self, ino: int, versions: _Versions) -> dict[int, int]:
         """By content, the kept states in which the inode has it. The open epoch sees of older ones
@@ -175,12 +185,14 @@ class Finder:
         return owners
 
     def _parts(
-        self, phase: int, ino: int, owners: dict[int, int]
+        self, phase: int, at: bytes, ino: int, owners: dict[int, int]
     ) -> Iterator[tuple[str, bytes, int]]:
-        """(table, prefix, states that need it) of what belongs to an inode number."""
+        """(table, prefix, states that need it) of what belongs to an inode number, from a key
+        on."""
         if phase == _EXTENTS:
             for content in sorted(owners):
-                yield "extent", keys.pack_id(content), owners[content]
+                if (below := keys.pack_id(content)) >= at[:8]:
+                    yield "extent", below, owners[content]
         else:
             yield "xattr" if phase == _XATTRS else "link", keys.pack_id(ino), -1
 
