@@ -18,6 +18,7 @@ from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
 from cowfs.client.places import Place
 from cowfs.errors import CowfsError, NameNotFoundError
+from cowfs.service.audit.telling import name_of
 from cowfs.service.finding.names import Finder, Found, Pattern
 from cowfs.service.states import States
 
@@ -111,6 +112,9 @@ def _when(one: Found, now: int) -> str:
         text = f"is {' and '.join(map(_text, one.moved_to))} now, was here in {last.id[:8]}"
     else:
         text = f"gone, last in {last.id[:8]} ({output.age(last.time, now)})"
+        if one.removal is not None:
+            who = output.printable(name_of(one.removal.process))
+            text += f", removed by {who} ({output.age(one.removal.time, now)})"
     if one.earlier:
         text += f"; another file in {one.earlier[0].id[:8]}"
     return text

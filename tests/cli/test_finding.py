@@ -118,6 +118,21 @@ def test_the_command_that_find_tells_brings_it_back(cowfs: Cowfs, mounted: Path)
     assert cowfs.fails("find", "it's.py", "--deleted")["code"] == "COWFS_NAME_NOT_FOUND"
 
 
+def test_who_removed_it(cowfs: Cowfs, mounted: Path) -> None:
+    (mounted / "kept").write_text("x")
+    (mounted / "lost").write_text("x")
+    one = checkpoint(cowfs)
+    subprocess.run(["rm", "-f", "lost"], cwd=mounted, check=True)
+    (found,) = cowfs.ok("find", "lost")["found"]
+    assert found["removed"]["process"]["command"] == ["rm", "-f", "lost"]
+    assert f"last in {one[:8]}" in cowfs.says("find", "lost")
+    assert re.search(r", removed by .*rm -f lost.* \(\d+ s ago\)\n", cowfs.says("find", "lost"))
+    (mounted / "kept").unlink()
+    checkpoint(cowfs)
+    (found,) = cowfs.ok("find", "kept")["found"]
+    assert found["removed"]["process"]["pid"] == os.getpid()
+
+
 def test_the_command_is_for_where_the_user_is(cowfs: Cowfs, mounted: Path) -> None:
     (mounted / "gone").write_text("x")
     one = checkpoint(cowfs)

@@ -22,6 +22,7 @@ from typing import Any
 from cowfs.errors import DamagedRecordError, UsageError
 from cowfs.format import keys, records
 from cowfs.service.content import Node, Tree, join
+from cowfs.service.finding.removals import Removal, Removals
 from cowfs.service.finding.steps import Side
 from cowfs.service.finding.versions import naming_epochs
 from cowfs.service.selectors import Point
@@ -81,7 +82,7 @@ class Found:
     path: where it is, or was when it was last there. node: as it is or was there. checkpoint: the
     newest one that has it there, None when it is there now. moved_to: where the present state has
     the same file, if it is not there any more. earlier: checkpoints that last had other files at
-    the path.
+    the path. removal: who removed it, if the audit log tells.
     """
 
     path: bytes
@@ -89,6 +90,7 @@ class Found:
     checkpoint: records.CheckpointRecord | None
     moved_to: list[bytes]
     earlier: list[records.CheckpointRecord] = field(default_factory=list)
+    removal: Removal | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; a byte of a name that is not UTF-8 becomes a lone surrogate."""
@@ -101,6 +103,7 @@ class Found:
             "last_seen": None if last is None else last.time,
             "moved_to": [os.fsdecode(path) for path in self.moved_to],
             "earlier": [record.id for record in self.earlier],
+            "removed": None if self.removal is None else self.removal.to_json(),
         }
 
 
@@ -115,6 +118,7 @@ class Finder:
         self._reader = workspace.reader
         self._states = states
         self.damaged = 0
+        self._removals = Removals(workspace.reader)
         self._trees: dict[int, Tree] = {}
         self._runs: list[tuple[int, int]] | None = None
         self._called: dict[int, bool] = {}
@@ -244,7 +248,8 @@ class Finder:
             node = self._at(checkpoint.epoch, pattern, directory, name)
             if node is not None:
                 now = Side(self._tree(self._states.head)).paths(node.ino)
-                return Found(node.path, node, checkpoint, now)
+                removal = None if now else self._removals.of(last + 1, node.ino)
+                return Found(node.path, node, checkpoint, now, removal=removal)
         return None
 
     def _stretches(self, turns: list[int]) -> Iterator[tuple[int, int]]:
