@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cowfs.format.audit import UNKNOWN
+from cowfs.format.audit import UNKNOWN, ProcessRecord
 from cowfs.volume import audit_processes
 from cowfs.volume.audit_processes import Processes, Seen, look_at, parse_stat
 from tests.audit.acting import Actor, processes
@@ -52,7 +52,7 @@ def known(volume: Rig) -> Processes:
     return volume.volume.audit.processes
 
 
-def record(known: Processes, number: int) -> audit_processes.ProcessRecord:
+def record(known: Processes, number: int) -> ProcessRecord:
     return known._by_number[number].record
 
 

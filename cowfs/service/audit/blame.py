@@ -17,7 +17,7 @@ from cowfs.errors import CowfsError, DamagedRecordError, NotTextError
 from cowfs.format import audit, keys, records
 from cowfs.format.audit import AuditRecord
 from cowfs.service.audit.log import Log, Process
-from cowfs.service.content import Node, Tree, same_content
+from cowfs.service.content import Node, Tree, join, same_content
 from cowfs.service.selectors import Point, get_checkpoint
 from cowfs.service.textdiff import TEXT_LIMIT
 from cowfs.service.workspace import ReadOnly
@@ -71,11 +71,32 @@ def _of_inode(
         if place + 1 < len(epochs):
             before = _seen(workspace, lineage.at(epochs[place + 1]), node)
         elif epoch and (parent := _parent(reader, lineage, epoch)) is not None:
-            before, further = Tree(workspace, _point(parent)).find(seen.path), parent
+            before, further = _replaced(workspace, log, parent, epoch, seen), parent
         if before is None or not _same(before, seen):
             yield _version(reader, log, epoch, seen)
         if place + 1 == len(epochs) and before is not None:
             return before, further
+    return None
+
+
+def _replaced(
+    workspace: ReadOnly, log: Log, parent: Lineage, epoch: int, made: Node
+) -> Node | None:
+    """The file whose place one took that an epoch made: that of its path before or, when that was
+    renamed to it in the same epoch, the one that the log tells of."""
+    tree = Tree(workspace, _point(parent))
+    found = tree.find(made.path)
+    if found is not None:
+        return found
+    for record in reversed(list(log.of_epoch(epoch))):
+        for operation in reversed(record.operations):
+            if operation.code != audit.RENAMED or operation.ino == made.ino:
+                continue
+            above = record.directories[operation.to_directory]
+            if join(above, operation.to_name) == made.path:
+                names = tree.names(operation.ino)
+                if names:
+                    return tree.node(operation.ino, names[0][2])
     return None
 
 
