@@ -100,6 +100,7 @@ STEPS = (
     "collect.found",
     "collect.before-commit",
     "collect.taken",
+    "collect.before-sweep",
     "collect.swept",
     "collect.done",
     # daemon/process.py: the end of a mount

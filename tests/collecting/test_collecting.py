@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from typing import Any
 
 import pytest
 
@@ -206,9 +207,9 @@ def test_damage_stops_it(rig: Rig) -> None:
     first, second = rig.checkpoint(), rig.checkpoint()
     forget(rig, [first.id])
     store = rig.volume.store
+    db: Any = store.tables["checkpoint"].handle
     with store.env.begin(write=True) as txn:
-        db = store.tables["checkpoint"].handle
-        value = bytearray(txn.get(second.id.encode(), db=db))
+        value = bytearray(txn.get(second.id.encode(), db=db) or b"")
         value[3] ^= 1
         txn.put(second.id.encode(), bytes(value), db=db)
     counts = rig.record_counts()

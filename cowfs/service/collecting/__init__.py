@@ -226,7 +226,7 @@ class _Run:
             if not spares(header.digest) and txn.delete(header.digest, db=blocks):
                 self.collected.blocks += 1
                 self.collected.bytes += header.size
-        reached("collect.before-commit")
+        reached("collect.before-sweep")
 
 
 def preview(
