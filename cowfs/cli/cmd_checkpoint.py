@@ -49,4 +49,4 @@ def _offline(place: Place, message: str, label: str) -> dict[str, Any]:
         started = time.perf_counter()
         record = make(engine, opening.author(), message=message, label=label)
         seconds = time.perf_counter() - started
-    return {"checkpoint": records.to_dict(record), "daemon_seconds": seconds}
+    return {"checkpoint": records.to_dict(record), "made": True, "daemon_seconds": seconds}

@@ -15,6 +15,7 @@ from cowfs.cli import graph, output
 from cowfs.cli.command import FilePath, command
 from cowfs.cli.context import Context
 from cowfs.cli.events import describe
+from cowfs.cli.folding import fold
 from cowfs.service.finding.pathlog import PathLog, log_paths, nearest
 from cowfs.service.finding.selection import Bound, Selection, bound_of, pattern_of
 from cowfs.service.timeline import Row, Timeline
@@ -47,6 +48,7 @@ from cowfs.service.workspace import ReadOnly
 @click.option("-i", "--ignore-case", is_flag=True, help="For --grep.")
 @click.option("--since", metavar="WHEN", help="Not older: a time or a checkpoint.")
 @click.option("--until", metavar="WHEN", help="Not newer: a time or a checkpoint.")
+@click.option("-a", "--all", "every", is_flag=True, help="Automatic ones one by one, too.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind (repeat).")
 def log(
     context: Context,
@@ -56,6 +58,7 @@ def log(
     ignore_case: bool,
     since: str | None,
     until: str | None,
+    every: bool,
     kinds: tuple[str, ...],
 ) -> None:
     """List the checkpoints, newest first: id, age, who made it, what it changed (+created
@@ -63,6 +66,7 @@ def log(
 
     "@" is the present state and "*" the checkpoint that it is based on. Where restores went back,
     the history is a tree; the lines on the left lead from each state to the one it was made from.
+    Runs of automatic checkpoints are one line each, unless --all is given.
 
     With PATHs only the checkpoints that changed them, and what each did: content, attributes or
     name of a file, anything below a directory. Renames are followed back. A path may be gone.
@@ -85,7 +89,8 @@ def log(
             )
             _tell_paths(context, line, told, damaged, several=len(wanted) > 1)
             return
-        head, shown, total = _rows(line, selection, limit)
+        folded = not (every or context.json)
+        head, shown, total = _rows(line, selection, limit, folded=folded)
     _tell(context, head, shown, total, damaged, selection)
 
 
@@ -105,11 +110,17 @@ def _selection(
     )
 
 
-def _rows(line: Timeline, selection: Selection, limit: int) -> tuple[Row, list[Row], int]:
-    """The head's row, those to show, and how many there are."""
+def _rows(
+    line: Timeline, selection: Selection, limit: int, *, folded: bool
+) -> tuple[Row, list[Row], int]:
+    """The head's row, those to show, and how many there are, counting what is folded as one."""
     head = line.head()
     if selection.is_all:
         total = line.workspace.reader.count("checkpoint")
+        if folded:
+            found = list(islice(fold(head, line.checkpoints()), limit or None))
+            more = sum(count - 1 for _, count in found)
+            return head, [row for row, _ in found], total - more
         return head, list(islice(line.checkpoints(), limit or None)), total
     epochs = [r.epoch for r in line.states.newest_first() if selection.has(r)]
     rows = [row for epoch in epochs[: limit or None] if (row := line.row(epoch))]
