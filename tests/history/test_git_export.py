@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,12 @@ from hypothesis import strategies as st
 
 from cowfs.errors import GitBranchError, GitFailedError
 from cowfs.format import records
+from cowfs.service.collecting import Pace, collect
 from cowfs.service.export import export_tree
 from cowfs.service.git import export as exporting
 from cowfs.service.git.export import Result, export
 from cowfs.service.git.program import Git
+from cowfs.service.removing import forget
 from cowfs.service.selectors import all_checkpoints
 from cowfs.service.states import States
 from cowfs.service.workspace import ReadOnly
@@ -434,6 +437,32 @@ def test_interrupted_anywhere(
     result = export_all(rig, target)
     with history(rig) as workspace:
         check(workspace, target, result, target.top.parent)
+
+
+def test_a_checkpoint_that_was_removed_stays_a_commit(
+    open_rig: Callable[[], Rig], base: Path, target: Repository
+) -> None:
+    """What comes after it has it as its parent, and the files that it should have."""
+    fill(base)
+    rig = open_rig()
+    made = []
+    for number in range(3):
+        rig.save(b"f%d" % number, b"%d" % number)
+        made.append(rig.checkpoint())
+    export_all(rig, target)
+    before = dict(exported(target))
+    forget(rig.engine, nullcontext(), [made[1].id, made[2].id])
+    collect(rig.engine, nullcontext(), Pace(), lambda **_: None)
+    rig.unlink(b"f0")
+    last = rig.checkpoint()
+    result = export_all(rig, target)
+    assert [one for one, _ in result.made] == [last.id]
+    assert target("rev-parse", "cowfs/main~1") == before[made[2].id]
+    assert dict(exported(target)).keys() == {*before, last.id}
+    with history(rig) as workspace:
+        wanted = tree_by_git(workspace, last.id, target.top.parent)
+    assert target("rev-parse", "cowfs/main^{tree}") == wanted
+    target.sound()
 
 
 def test_somebody_moves_the_branch_meanwhile(

@@ -164,18 +164,26 @@ class _Export:
                 yield record
             distance[record.epoch] = here
 
-    def _parent(self, epoch: int) -> Exported | None:
-        """The newest exported ancestor; the first checkpoint has none."""
+    def _base(self, epoch: int) -> Exported | None:
+        """The newest exported ancestor that is still a state; the first checkpoint has none."""
         at = epoch
         while at:
             at = self._states.parent(at)
+            if at not in self._known:
+                self._know_all()
             if at in self._known:
                 return self._known[at]
-            if not self._all_known:
-                self._know_all()
-                if at in self._known:
-                    return self._known[at]
         return None
+
+    def _parent(self, epoch: int, base: Exported | None) -> Exported | None:
+        """The newest exported ancestor, whether its checkpoint is still there or was removed."""
+        first = base.epoch if base is not None else -1
+        for at in self._states.lineage(epoch).epochs():
+            if at <= first:
+                break
+            if at != epoch and at in self._known:
+                return self._known[at]
+        return base
 
     def _know_all(self) -> None:
         if not self._all_known:
@@ -195,10 +203,15 @@ class _Export:
         followed: set[int] = set()
         marks: dict[int, str] = {}
         with FastImport(self._git, self._importing) as importer:
+
+            def name(one: Exported | None) -> str | None:
+                """How the importer knows a commit."""
+                return marks.get(one.epoch, one.commit) if one is not None else None
+
             for mark, record in enumerate(wanted, start=1):
-                parent = self._parent(record.epoch)
-                name = marks.get(parent.epoch, parent.commit) if parent is not None else None
-                self._commit(importer, mark, record, parent, name)
+                base = self._base(record.epoch)
+                parent = self._parent(record.epoch, base)
+                self._commit(importer, mark, record, base, (name(base), name(parent)))
                 marks[record.epoch] = f":{mark}"
                 commit = importer.commit_id(mark)
                 exported = Exported(commit, record.id, f"{self._store}/{record.epoch}")
@@ -216,25 +229,27 @@ class _Export:
         importer: FastImport,
         mark: int,
         record: records.CheckpointRecord,
-        parent: Exported | None,
-        name: str | None,
+        base: Exported | None,
+        names: tuple[str | None, str | None],
     ) -> None:
-        """`name`: how the importer knows the parent."""
+        """base: what it is compared with. names: how the importer knows that and the parent."""
         tree = self._tree(record.epoch)
         author, text = commits.author(record), commits.message(record, self._store)
-        if parent is None or name is None:
+        base_name, parent_name = names
+        if base is None or base_name is None:
             rules = None if self._everything else self._rules_of(record.epoch, tree)
             sending = Everything(tree, rules, self._report).commands()
-            importer.commit(mark, author, text, None, sending)
+            importer.commit(mark, author, text, parent_name, None, sending)
             return
-        before = self._tree(parent.epoch)
+        before = self._tree(base.epoch)
         changes = diff(self._workspace, before.point, tree.point, failed=self._report.failed)
         pair = None
         if not self._everything:
-            old = self._rules_of(parent.epoch, before)
+            old = self._rules_of(base.epoch, before)
             pair = old, self._next_rules(record.epoch, tree, old, needs_other_rules(changes))
         step = Transition(tree, changes, pair, self._report)
-        importer.commit(mark, author, text, name, step.commands(importer, name))
+        sending = step.commands(importer, base_name)
+        importer.commit(mark, author, text, parent_name, base_name, sending)
 
     def _tree(self, epoch: int) -> Tree:
         record = self._states.checkpoint(epoch)

@@ -84,10 +84,16 @@ class FastImport:
         author: bytes,
         message: bytes,
         parent: str | None,
+        base: str | None,
         commands: Iterable[bytes | Iterator[bytes]],
     ) -> None:
         """One commit. author: name, address, time and zone. parent: a commit, ":N" for a mark.
-        commands: of `remove`, `graft`, `write`."""
+        base: the commit whose files it begins with, None for no files. commands: of `remove`,
+        `graft`, `write`."""
+        begin = b""
+        if base != parent:
+            found = self.find(base, b"") if base is not None else None
+            begin = graft(*found, b"") if found is not None else b"deleteall\n"
         if parent is None:
             self._tell(b"reset %s\n" % self._reference)
         self._tell(
@@ -96,6 +102,7 @@ class FastImport:
         )
         if parent is not None:
             self._tell(b"from %s\n" % parent.encode())
+        self._tell(begin)
         for command in commands:
             if isinstance(command, bytes):
                 self._tell(command)
