@@ -29,6 +29,9 @@ CHECKPOINT = {
     "command",
     "target",
     "counts",
+    "git",
+    "pinned",
+    "note",
 }
 
 
