@@ -127,7 +127,10 @@ def test_every_field_is_in_the_protocol(volume: Rig, tmp_path: Path) -> None:
     engine, operation = LocalEngine(volume.volume), threading.RLock()
     operations = cast(Operations, SimpleNamespace(before_removal=None))
     saver = Autosaver(engine, operations, operation, tmp_path, Author(), enabled=False)
-    daemon = SimpleNamespace(engine=engine, operation=operation, autosaver=saver)
+    collector = SimpleNamespace(state=lambda: None)
+    daemon = SimpleNamespace(
+        engine=engine, operation=operation, autosaver=saver, collector=collector
+    )
     report = Methods(cast(Daemon, daemon)).status(Request({}, Author(), lambda _: None))
     assert report.keys() | {"flush"} == fields("### status")
     checkpoint = {field.name for field in msgspec.structs.fields(CheckpointRecord)}
