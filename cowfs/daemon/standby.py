@@ -32,7 +32,9 @@ _CONTROL = "/sys/fs/fuse/connections"
 _GRACE_SECONDS = 0.2
 """How long the daemon's threads may take to end after its main thread."""
 _END_SECONDS = 5.0
-_LOOK_SECONDS = 60
+_LOOK_SECONDS = 5
+_EXITING = 0x4
+"""PF_EXITING of Linux' `include/linux/sched.h`."""
 _DISMISSED = b"dismissed\n"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -75,8 +77,9 @@ def _stand_by(pipe: int, daemon: int, restart: Callable[[], None] | None) -> Non
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
     _keep_only(pipe)
     os.chdir("/")
-    while signal.sigtimedwait({signal.SIGUSR1}, _LOOK_SECONDS) is None and os.getppid() == daemon:
-        pass
+    while signal.sigtimedwait({signal.SIGUSR1}, _LOOK_SECONDS) is None:
+        if os.getppid() != daemon or is_exiting(daemon):
+            break
     heard, ended = _hear(pipe, _GRACE_SECONDS)
     if not ended and heard:
         _in_a_child(lambda: abort(int(heard)))
@@ -85,6 +88,17 @@ def _stand_by(pipe: int, daemon: int, restart: Callable[[], None] | None) -> Non
     if restart is not None and ended and heard and not heard.endswith(_DISMISSED):
         _forget_signals()
         restart()
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether a process's main thread has ended or is about to. The signal of its end is only sent
+    when it has closed its files; if it is the last thread, that waits for the file system."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            flags = int(file.read().rpartition(b")")[2].split()[6])  # field 9 (proc(5))
+    except (OSError, ValueError, IndexError):
+        return True
+    return bool(flags & _EXITING)
 
 
 def _forget_signals() -> None:

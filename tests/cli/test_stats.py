@@ -39,7 +39,10 @@ def test_what_removing_checkpoints_frees(cowfs: Cowfs, mounted: Path) -> None:
     assert "without 2 checkpoints: " in cowfs.says("stats", "--free", "2")
     cowfs.ok("forget", *made[1:4])
     done = cowfs.ok("gc", "--no-policy")
-    assert (done["collected"]["blocks"], done["collected"]["bytes"]) == (some["blocks"], some["bytes"])
+    assert (done["collected"]["blocks"], done["collected"]["bytes"]) == (
+        some["blocks"],
+        some["bytes"],
+    )
 
 
 def test_what_is_no_range(cowfs: Cowfs, mounted: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cowfs.client.rpc import RpcError
+from cowfs.daemon.standby import is_exiting
 from tests.mount.calls import child_process, errno_of, eventually, opened, write_file
 from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
@@ -468,3 +469,15 @@ def test_what_a_killed_daemon_leaves_is_the_state_of_one_moment(
         # It was never closed: the kernel may have kept its data, but not in part.
         journal = (base / "journal").read_bytes()
         assert expected(done + 1)[1].startswith(journal)
+
+
+def test_a_process_that_has_ended_is_seen_before_anybody_waits_for_it() -> None:
+    """What the process that stands by looks at when no signal tells it of the daemon's end."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert is_exiting(child)
+    os.waitpid(child, 0)
+    assert is_exiting(child)
+    assert not is_exiting(os.getpid())
