@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,12 +38,16 @@ if TYPE_CHECKING:
     metavar="PATTERN",
     help="Leave paths or names that match alone (* ? []); may be repeated.",
 )
+@click.option(
+    "--volatile", is_flag=True, help="Also what is volatile (`cowfs config volatile.paths`)."
+)
 def restore(
     context: Context,
     checkpoint: str,
     paths: tuple[str, ...],
     dry_run: bool,
     exclude: tuple[str, ...],
+    volatile: bool,
 ) -> None:
     """Make the workspace, or only some paths of it, what it was at a checkpoint.
 
@@ -55,9 +59,14 @@ def restore(
     inside = [context.inside(place, path) for path in paths]
     if "" in inside:
         inside = []
-    params = {"checkpoint": checkpoint, "paths": inside, "exclude": list(exclude)}
+    params = {
+        "checkpoint": checkpoint,
+        "paths": inside,
+        "exclude": list(exclude),
+        "volatile": volatile,
+    }
     if dry_run:
-        _preview(context, place, checkpoint, inside, exclude)
+        _preview(context, place, checkpoint, inside, exclude, volatile=volatile)
     else:
         _run(context, place, "restore", params)
 
@@ -104,12 +113,14 @@ def _offline(place: Place, operation: str, params: dict[str, Any]) -> dict[str, 
                 params["checkpoint"],
                 paths=[os.fsencode(path) for path in params["paths"]],
                 exclude=[os.fsencode(pattern) for pattern in params["exclude"]],
+                volatile=params["volatile"],
             )
     return {
         "operation": result.operation,
         "checkpoint": records.to_dict(result.checkpoint),
         "rescue": records.to_dict(result.rescue),
         "changed": result.changed,
+        "left_alone": [os.fsdecode(pattern) for pattern in result.left_alone],
         "daemon_seconds": result.seconds,
     }
 
@@ -125,28 +136,43 @@ def _text(answer: dict[str, Any], paths: list[str]) -> str:
     )
     back = "redo" if operation == "undo" else "undo"
     second = f"the state before is checkpoint {rescue['id'][:8]}; `cowfs {back}` goes to it"
-    return f"{output.printable(first)}\n{second}"
+    lines = [output.printable(first), second]
+    if left := answer["left_alone"]:
+        names = ", ".join(output.printable(name) for name in left)
+        lines.append(f"volatile, left alone: {names} (restore --volatile has them, too)")
+    return "\n".join(lines)
 
 
 def _preview(
-    context: Context, place: Place, selector: str, paths: list[str], exclude: tuple[str, ...]
+    context: Context,
+    place: Place,
+    selector: str,
+    paths: list[str],
+    exclude: tuple[str, ...],
+    *,
+    volatile: bool,
 ) -> None:
     from cowfs.cli.changes import lines
     from cowfs.format import records
     from cowfs.service.diff import count, diff
+    from cowfs.service.volatile import left_alone
 
+    named = [os.fsencode(path) for path in paths]
+    left = [] if volatile else left_alone(Path(place.store), named)
+    patterns = [*map(os.fsencode, exclude), *left]
     with opening.reading(place) as workspace:
         target = workspace.point(selector)
         if target.checkpoint is None:
             raise UsageError(detail="@ is the present state already", command="restore")
-        found = diff(workspace, workspace.point("@"), target, [os.fsencode(p) for p in paths])
-        changes = [change for change in found if not _excluded(change, exclude)]
+        found = diff(workspace, workspace.point("@"), target, named)
+        changes = [change for change in found if not _excluded(change, patterns)]
         document = {
             "operation": "restore",
             "dry_run": True,
             "checkpoint": records.to_dict(target.checkpoint),
             "rescue": None,
             "changed": len(changes),
+            "left_alone": [os.fsdecode(pattern) for pattern in left],
             "counts": count(changes),
             "changes": [change.to_json() for change in changes],
         }
@@ -155,20 +181,9 @@ def _preview(
         context.answer(document, "\n".join(text))
 
 
-def _excluded(change: Change, patterns: tuple[str, ...]) -> bool:
+def _excluded(change: Change, patterns: list[bytes]) -> bool:
     """Whether a restore leaves all paths of a change alone: a path, one above it, or a name."""
+    from cowfs.service.volatile import matches
+
     paths = [change.path] if change.old_path is None else [change.path, change.old_path]
-    return all(_matches(path, patterns) for path in paths)
-
-
-def _matches(path: bytes, patterns: tuple[str, ...]) -> bool:
-    above = b""
-    for name in path.split(b"/"):
-        above = above + b"/" + name if above else name
-        for pattern in patterns:
-            wanted = os.fsencode(pattern).decode("latin-1")
-            if fnmatchcase(above.decode("latin-1"), wanted):
-                return True
-            if fnmatchcase(name.decode("latin-1"), wanted):
-                return True
-    return False
+    return all(matches(path, patterns) for path in paths)

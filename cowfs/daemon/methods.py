@@ -88,7 +88,7 @@ class Methods:
         }
 
     def restore(self, request: Request) -> Any:
-        """Params: checkpoint, paths, exclude. Result: see `_restored`."""
+        """Params: checkpoint, paths, exclude, volatile. Result: see `_restored`."""
         with self._operation:
             return _restored(
                 restoring.restore(
@@ -97,6 +97,7 @@ class Methods:
                     _text(request, "checkpoint"),
                     paths=_names(request, "paths"),
                     exclude=_names(request, "exclude"),
+                    volatile=bool(request.params.get("volatile")),
                 )
             )
 
@@ -222,5 +223,6 @@ def _restored(result: Restored) -> Any:
         "checkpoint": records.to_dict(result.checkpoint),
         "rescue": records.to_dict(result.rescue),
         "changed": result.changed,
+        "left_alone": [os.fsdecode(pattern) for pattern in result.left_alone],
         "daemon_seconds": result.seconds,
     }

@@ -6,12 +6,13 @@ Threading: for the threads that an `Engine` is for.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cowfs.errors import NothingToUndoError, UsageError
 from cowfs.format import records
 from cowfs.service.engine import Engine
 from cowfs.service.selectors import get_checkpoint, resolve
+from cowfs.service.volatile import left_alone
 from cowfs.store.lineage import Lineage
 from cowfs.store.steps import reached
 from cowfs.tree.changes import touched_between
@@ -24,6 +25,7 @@ class Restored:
     """What a restore did. `seconds`: the daemon's own time, kernel caches included.
 
     changed: how many inodes differ, directories in which names changed among them.
+    left_alone: patterns of volatile paths that were not restored.
     """
 
     operation: str
@@ -31,6 +33,7 @@ class Restored:
     rescue: records.CheckpointRecord
     changed: int
     seconds: float
+    left_alone: tuple[bytes, ...] = ()
 
 
 def restore(
@@ -40,10 +43,14 @@ def restore(
     *,
     paths: list[bytes] | None = None,
     exclude: list[bytes] | None = None,
+    volatile: bool = False,
 ) -> Restored:
     """Make the head show a checkpoint, all of it or only some paths (contract 3).
 
     paths: relative to the top; exclude: fnmatch patterns of paths or names to leave alone.
+    volatile: also what the configuration says is volatile (service/volatile.py); it is left alone
+    otherwise. Where nothing is left alone and no path named, this takes the same time whatever the
+    tree.
     Raises UnknownCheckpointError, AmbiguousCheckpointError, UsageError, UnknownPathError,
     StoreFullError.
     """
@@ -58,18 +65,21 @@ def restore(
     target = engine.call(find)
     branch = volume.branch
     stacks = records.BranchRecord(branch.name, branch.head, (*branch.undo, ""), (), branch.applied)
+    left = [] if volatile else left_alone(volume.store.path, paths or [])
+    exclude = [*(exclude or []), *left]
     if not paths and not exclude:
         return _swap(engine, author, target, stacks, "restore")
     started = time.perf_counter()
     engine.flush()
     swapped = engine.switch(
         lambda audience: partial.restore_paths(
-            volume, author, target, stacks, paths or [b""], exclude or [], audience
+            volume, author, target, stacks, paths or [b""], exclude, audience
         ),
         *_prospect(engine, target),
     )
     reached("restore.told")
-    return _result("restore", target, swapped, started)
+    result = _result("restore", target, swapped, started)
+    return replace(result, left_alone=tuple(left))
 
 
 def undo(engine: Engine, author: Author) -> Restored:
