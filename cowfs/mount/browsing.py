@@ -3,9 +3,9 @@
 The handlers here have the names of those in operations.py, which hands on what concerns a node id
 or a handle of another view than the main one. All that would change something is EROFS.
 
-What the kernel is told of a checkpoint's tree it may keep for ever. Not so the names of checkpoints
-and labels: those are looked up each time, so that one that was removed is gone at once, with all
-below it.
+What the kernel is told of a checkpoint's tree it may keep for ever, and `.cowfs` itself until a
+restore brings one of the project's own. Not so the names of checkpoints and labels: those are
+looked up each time, so that one that was removed is gone at once, with all below it.
 
 Threading: the FUSE thread. Unlike those of the main view these handlers may wait for a commit:
 what they show is in the store.
@@ -42,6 +42,8 @@ XATTR_CLASSES = (b"user.", b"trusted.", b"security.")
 """Other classes are refused; above all POSIX ACLs, which nobody would enforce here (programs then
 use chmod(2)). Those of base files are kept in the store and hidden."""
 _CHECKPOINTS = b"checkpoints"
+_TIME_SECONDS = 1
+"""How long the kernel may believe when the last checkpoint was made."""
 _DOTS = 2
 
 
@@ -199,6 +201,9 @@ class Browsing:
     def _names_directory(self, node: int) -> pyfuse3.EntryAttributes:
         entry = replies.directory(node)
         entry.st_mode = stat.S_IFDIR | 0o555
+        entry.attr_timeout = _TIME_SECONDS
+        if node in (BROWSE_INO, CHECKPOINTS_INO):
+            entry.entry_timeout = replies.FOREVER
         moment = self._volume.open_epoch.opened  # when the last checkpoint was made
         entry.st_atime_ns = entry.st_mtime_ns = entry.st_ctime_ns = moment
         return entry
