@@ -82,7 +82,7 @@ def test_the_log(shared_cowfs: Cowfs, place: Path) -> None:
     document = shared_cowfs.ok("log", "-n", "2")
     rows = document["checkpoints"]
     assert [row["id"] for row in rows] == [two, one]
-    assert rows[0].keys() >= (CHECKPOINT - {"branch"}) | {"parent", "current"}
+    assert rows[0].keys() >= (CHECKPOINT - {"branch", "pinned", "note"}) | {"parent", "current"}
     assert rows[0]["parent"] == one
     assert [row["current"] for row in rows] == [True, False]
     assert rows[1]["message"] == "first\nmore"
