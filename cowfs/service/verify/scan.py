@@ -5,7 +5,9 @@ Threading: owned by the thread that verifies.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
@@ -229,7 +231,8 @@ class Scan:
 
 def newest(versions: list[tuple[int, bytes]], lineage: Lineage) -> tuple[int, bytes] | None:
     """The version that a lineage sees; `versions` newest first."""
-    for version in versions:
+    start = bisect_left(versions, -lineage.head, key=lambda version: -version[0])
+    for version in islice(versions, start, None):
         if lineage.visible(version[0]):
             return version
     return None

@@ -337,9 +337,11 @@ class _Tree:
             kind = records.kind_of(record.mode) if record is not None else value[0]
             if keys.unpack_id(found) == ino and kind == value[0]:
                 return
-        versions = scan.versions("dirent", keys.dirent_prefix(parent, name))
-        entry = newest(versions, lineage)
-        points = entry is not None and len(entry[1]) == 9 and keys.unpack_id(entry[1]) == ino
+        prefix = keys.dirent_prefix(parent, name)
+        if not value and not _points(Snapshot(scan.reader, lineage).newest("dirent", prefix), ino):
+            return
+        versions = scan.versions("dirent", prefix)
+        points = _points(newest(versions, lineage), ino)
         detail = ""
         if value and not points:
             detail = "the inode says that this is a name of it, the directory does not"
@@ -596,3 +598,8 @@ class _Tree:
             self._fault("file-nlink", node, epoch, f"nlink is {record.nlink}, with {links} names")
         elif not links and not external:
             self._fault("inode-links", node, epoch, "no directory has it")
+
+
+def _points(entry: tuple[int, bytes] | None, ino: int) -> bool:
+    """Whether a version of a directory entry leads to an inode."""
+    return entry is not None and len(entry[1]) == 9 and keys.unpack_id(entry[1]) == ino
