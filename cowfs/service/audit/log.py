@@ -9,7 +9,7 @@ Threading: as the workspace.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,9 +111,14 @@ class Log:
         except DamagedRecordError:
             return _NOBODY
 
-    def backwards(self, after: int = -1, until: int | None = None) -> Iterator[AuditRecord]:
-        """Records of epochs greater than `after` and up to `until`, the newest first. One that is
-        damaged is left out."""
+    def backwards(
+        self,
+        after: int = -1,
+        until: int | None = None,
+        chosen: Callable[[AuditHead], bool] = lambda head: True,
+    ) -> Iterator[AuditRecord]:
+        """Records of epochs greater than `after` and up to `until`, the newest first, as far as
+        their heads are chosen. One that is damaged is left out."""
         if not self._there:
             return
         for value in self._values_backwards():
@@ -121,7 +126,7 @@ class Log:
                 head = records.decode(value, AuditHead)
                 if head.epoch <= after:
                     return
-                if until is None or head.epoch <= until:
+                if (until is None or head.epoch <= until) and chosen(head):
                     yield records.decode(value, AuditRecord)
             except DamagedRecordError:
                 continue
@@ -152,6 +157,8 @@ class Log:
 
     def of_epoch(self, epoch: int) -> Iterator[AuditRecord]:
         """The records of one epoch, the oldest first."""
+        if not self._there:
+            return
         for _, record in self.since(self._before(epoch)):
             if record.epoch > epoch:
                 return

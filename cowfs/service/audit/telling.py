@@ -16,13 +16,15 @@ from typing import Any
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import audit
-from cowfs.format.audit import OUTSIDE, UNKNOWN, AuditRecord, Operation
+from cowfs.format.audit import OUTSIDE, UNKNOWN, AuditHead, AuditRecord, Operation
 from cowfs.service.audit.log import Log, Process
 from cowfs.store.snapshot import Reader, Snapshot
 
 _PAUSE_NS = 3_000_000_000
-_MOST_PATHS = 1000
-"""Paths that a story keeps."""
+_MOST_PATHS, _SOME = 200, 10
+"""Paths that a story keeps, and those of each record of which the others are only counted."""
+_MANY = 100
+"""Operations of one record above which they are counted and not looked at one by one."""
 _DIRECTORY = 4
 _COMMAND_CHARACTERS = 72
 _FEW = 3
@@ -295,7 +297,7 @@ def is_below(path: bytes, tops: Sequence[bytes]) -> bool:
     return any(not top or path == top or path.startswith(top + b"/") for top in tops)
 
 
-def may_concern(record: AuditRecord, tops: Sequence[bytes]) -> bool:
+def may_concern(record: AuditRecord | AuditHead, tops: Sequence[bytes]) -> bool:
     """Whether any operation of a record can be about `tops`, judged by its directories."""
     if any(not directory for directory in record.directories):
         return True
@@ -320,6 +322,8 @@ def tell(
     process = log.process(record.process)
     if (wanted is not None and not wanted(process)) or (tops and not may_concern(record, tops)):
         return []
+    if not tops and len(record.operations) > _MANY and not _is_mixed(record):
+        return [_counted(process, record, paths)]
     stories: dict[str, Story] = {}
     for deed in deeds_of(record, paths):
         second = deed.to_path
@@ -336,6 +340,47 @@ def tell(
     return list(stories.values())
 
 
+def _is_mixed(record: AuditRecord) -> bool:
+    """Whether it has operations of more than one kind."""
+    return len({operation.code for operation in record.operations}) > 1
+
+
+def _counted(process: Process, record: AuditRecord, paths: Paths) -> Story:
+    """The story of a record with many operations of one kind."""
+    operations = record.operations
+    first, last = operations[0], operations[-1]
+    story = Story(
+        process,
+        _VERBS.get(first.code, "?"),
+        record.epoch,
+        record.time + first.after,
+        record.time + last.after,
+        record.detail,
+    )
+    story.directories = [operation.kind for operation in operations].count(_DIRECTORY)
+    story.files = len(operations) - story.directories
+    story.size = sum([operation.size for operation in operations])
+    story.paths = [paths.of(record, operation) for operation in operations[:_SOME]]
+    story.below = _below_all(record)
+    return story
+
+
+def _below_all(record: AuditRecord) -> bytes:
+    """The longest path that all operations of a record are below, or at."""
+    top, *others = record.directories
+    for directory in others:
+        top = _common(top, directory)
+    if top not in record.directories:
+        return top
+    place = record.directories.index(top)
+    names = {operation.name for operation in record.operations if operation.directory == place}
+    paths = [_join(top, name) for name in list(names)[:2]]  # two are as good as many
+    first, *rest = paths + [path for path in record.directories if path != top]
+    for path in rest:
+        first = _common(first, path)
+    return first
+
+
 def newest(
     log: Log,
     paths: Paths,
@@ -350,7 +395,13 @@ def newest(
     `until`. The log is read from its end, as far as is needed."""
     found: list[Story] = []
     open_ones: dict[tuple[int, str], Story] = {}
-    for record in log.backwards(after, until):
+
+    def chosen(head: AuditHead) -> bool:
+        if wanted is not None and not wanted(log.process(head.process)):
+            return False
+        return not tops or may_concern(head, tops)
+
+    for record in log.backwards(after, until, chosen):
         told = tell(log, record, paths, tops, wanted)
         for story in reversed(told):
             key = record.process, story.verb
