@@ -85,7 +85,9 @@ class Deletions:
                 )
             finally:
                 self._operation.release()
-        except (DamagedRecordError, LmdbError, PosixError) as error:
+        except PosixError:
+            return  # the removal fails for the same reason: the directory is none of the head's
+        except (DamagedRecordError, LmdbError) as error:
             log.warning("no checkpoint before a deletion: %s", error)
             return
         self._kept, self._count = sealed.checkpoint.id, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ from cowfs.service.selectors import all_checkpoints
 from cowfs.store.env import open_store
 from cowfs.store.snapshot import Reader
 from cowfs.volume.history import Author
+from tests.cli.command import Cowfs
+from tests.limits.test_full import write_until_full
 from tests.mount.calls import eventually
 from tests.support import mounting
 from tests.support.mounting import Mounted
@@ -273,3 +276,32 @@ def test_one_that_fails_is_told_and_not_repeated_at_once(volume: Rig, tmp_path: 
         eventually(lambda: engine.tries == 2)
     finally:
         saver.stop()
+
+
+@pytest.mark.usefixtures("needs_fuse")
+def test_a_full_store_is_no_reason_for_more(tmp_path: Path) -> None:
+    """Deleting goes on, nothing is repeated, and what could be kept is kept."""
+    cowfs = Cowfs(tmp_path)
+    project = cowfs.top / "project"
+    project.mkdir()
+    try:
+        cowfs.ok("mount", project, "--quota", "12M", "--automatic")
+        cowfs.cwd = project
+        for key, value in (("settle", "100ms"), ("spacing", "off"), ("before_deletion", "1")):
+            cowfs.ok("config", f"checkpoints.{key}", value)
+        (project / "kept").write_bytes(b"kept")
+        assert write_until_full(project / "big", 64 << 20).errno == errno.ENOSPC
+        (project / "big").unlink()
+        assert (project / "kept").read_bytes() == b"kept"
+        status = cowfs.ok("status")
+        eventually(lambda: cowfs.ok("status")["changes"] == NO_CHANGES, 20)
+        rows = cowfs.ok("log", "--kind", "auto")["checkpoints"]
+        assert rows
+        assert status["health"]["state"] in ("ok", "warning")
+        assert cowfs.ok("verify")["problems"] == []
+    finally:
+        cowfs.cwd = cowfs.top
+        cowfs.clean_up()
+
+
+NO_CHANGES = {"created": 0, "modified": 0, "deleted": 0}
