@@ -18,6 +18,7 @@ from cowfs.service.finding.steps import Event
 from cowfs.service.finding.tracking import PathHistory
 from cowfs.service.states import States
 from cowfs.service.timeline import Timeline
+from cowfs.service.verify import verify_store
 from cowfs.service.workspace import ReadOnly, reading
 from cowfs.volume import history as epochs
 from tests.history.reads import Reads
@@ -263,7 +264,7 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
         assert rig.base_fd is not None
         yield rig.store, rig.base_fd
     finally:
-        rig.finish(check=False)
+        rig.finish(check=False)  # the last test does that
 
 
 def test_the_log_of_a_path_reads_its_versions_only(
@@ -301,3 +302,12 @@ def test_a_name_is_sought_in_each_directory(long_store: tuple[Path, int], reads:
         (found,) = Finder(workspace, states).find(Pattern(b"edited"))
         assert found.path == b"hot/edited"
         assert reads.count < 100
+
+
+def test_verify_reads_each_record_a_few_times(long_store: tuple[Path, int], reads: Reads) -> None:
+    """Also of a name that every checkpoint gave to another file."""
+    with reading(*long_store) as workspace:
+        records = sum(workspace.reader.count(table) for table in workspace.store.tables)
+        reads.count = 0
+        assert verify_store(workspace.reader, workspace.base).problems == []
+        assert reads.count < 6 * records

@@ -93,6 +93,6 @@ def test_where_each_name_is_or_was(steps: list[Edit], removed: set[int]) -> None
                         assert there == sorted(there)
                         assert finder.damaged == 0
         finally:
-            rig.finish(check=False)
+            rig.finish()
     finally:
         shutil.rmtree(top)
