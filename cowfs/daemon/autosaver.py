@@ -138,8 +138,8 @@ class Autosaver:
         except Exception as error:
             known = as_cowfs_error(error)
             self._failure = str(known)
-            unknown = error if isinstance(known, InternalError) else None
-            log.warning("no automatic checkpoint: %s", known, exc_info=unknown)
+            unexpected = isinstance(known, InternalError) and not isinstance(error, OSError)
+            log.warning("no automatic checkpoint: %s", known, exc_info=unexpected)
             self._schedule.failed(self._moment)
             return
         self._failure = ""

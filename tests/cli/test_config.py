@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from cowfs.service.config import SETTINGS
 from tests.cli.command import Cowfs
+
+
+@pytest.fixture(autouse=True)
+def quick(cowfs: Cowfs) -> None:
+    cowfs.in_process = True
 
 
 def test_all_settings(cowfs: Cowfs, mounted: Path) -> None:
