@@ -17,6 +17,7 @@ from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
 from cowfs.client.places import Place
+from cowfs.client.rpc import RpcError
 from cowfs.errors import CowfsError, NameNotFoundError
 from cowfs.service.audit.telling import name_of
 from cowfs.service.finding.names import Finder, Found, Pattern
@@ -75,7 +76,7 @@ def _is_incomplete(place: Place) -> bool:
             return True
         with daemon:
             return not daemon.call("status")["import"]["complete"]
-    except CowfsError:
+    except (CowfsError, RpcError):
         return True
 
 

@@ -16,6 +16,10 @@ from cowfs.cli.command import FilePath, command
 from cowfs.cli.context import Context
 from cowfs.cli.events import describe
 from cowfs.cli.folding import fold
+from cowfs.client.places import Place
+from cowfs.client.rpc import RpcError
+from cowfs.errors import CowfsError
+from cowfs.format.records import Counts
 from cowfs.service.finding.pathlog import PathLog, log_paths, nearest
 from cowfs.service.finding.selection import Bound, Selection, bound_of, pattern_of
 from cowfs.service.timeline import Row, Timeline
@@ -75,9 +79,10 @@ def log(
     damaged: list[str] = []
     wanted = [os.fsencode(context.inside(place, path)) for path in paths]
     found = pattern_of(pattern, ignore_case=ignore_case) if pattern is not None else None
+    counts = _live_counts(place)
     with opening.reading(place, need_base=bool(wanted)) as workspace:
         selection = _selection(workspace, found, kinds, since, until)
-        line = Timeline(workspace, damaged.append)
+        line = Timeline(workspace, damaged.append, counts)
         if wanted:
 
             def cannot_compare(epoch: int) -> None:
@@ -92,6 +97,18 @@ def log(
         folded = not (every or context.json)
         head, shown, total = _rows(line, selection, limit, folded=folded)
     _tell(context, head, shown, total, damaged, selection)
+
+
+def _live_counts(place: Place) -> Counts | None:
+    """What the open epoch changed, as the daemon counts it; None when it cannot be asked."""
+    try:
+        daemon = opening.connect(place)
+        if daemon is None:
+            return None
+        with daemon:
+            return Counts(**daemon.call("status", {"flush": True})["changes"])
+    except (CowfsError, RpcError):
+        return None
 
 
 def _selection(

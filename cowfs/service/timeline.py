@@ -61,11 +61,18 @@ class Timeline:
     """The rows of a workspace's history. They are read as they are asked for.
 
     damaged: told the ids of checkpoints that cannot be read, which are left out then. Without it
-    they raise DamagedRecordError.
+    they raise DamagedRecordError. counts: what the open epoch changed, if it is known: to find it
+    out takes as long as there are changes.
     """
 
-    def __init__(self, workspace: ReadOnly, damaged: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        workspace: ReadOnly,
+        damaged: Callable[[str], None] | None = None,
+        counts: records.Counts | None = None,
+    ) -> None:
         self.workspace = workspace
+        self._counts = counts
         self.states = States(workspace.reader, workspace.branch.head, damaged)
         self._origin = self.states.parent(self.states.head)
         self._line = self.states.lineage(self.states.head)
@@ -96,7 +103,7 @@ class Timeline:
             pid=0,
             command="",
             target="",
-            counts=head_counts(self.workspace),
+            counts=self._counts or head_counts(self.workspace),
             git=records.GitState(),
             current=False,
             on_line=True,
