@@ -9,7 +9,7 @@ import re
 
 from cowfs.errors import BadLabelError, LabelInUseError
 from cowfs.format import records
-from cowfs.service.engine import Engine
+from cowfs.service.engine import Engine, look_at_git
 from cowfs.store.steps import reached
 from cowfs.volume import history
 from cowfs.volume.history import Author
@@ -42,6 +42,7 @@ def checkpoint(
                 raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
         return history.seal(engine.volume, author, kind=kind, message=message, label=label)
 
+    look_at_git(engine)
     reached("checkpoint.begin")
     sealed = engine.at_one_moment(seal)
     reached("checkpoint.sealed")

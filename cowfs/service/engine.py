@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from cowfs.store.lineage import Lineage
+from cowfs.volume.git_state import git_state
 from cowfs.volume.history import NOBODY, Audience, Swapped
 from cowfs.volume.volume import Volume
 
@@ -67,3 +68,11 @@ def commit(engine: Engine) -> None:
         engine.call(engine.volume.reap)
         if not engine.call(lambda: engine.volume.dirty):
             return
+
+
+def look_at_git(engine: Engine) -> None:
+    """Before a checkpoint: where the repository is outside of the workspace, see its state."""
+    elsewhere = engine.volume.git_elsewhere
+    if not elsewhere.known:
+        engine.call(lambda: git_state(engine.volume))
+    elsewhere.look()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from cowfs.errors import NothingToUndoError, UsageError
 from cowfs.format import records
-from cowfs.service.engine import Engine
+from cowfs.service.engine import Engine, look_at_git
 from cowfs.service.selectors import get_checkpoint, resolve
 from cowfs.service.volatile import left_alone
 from cowfs.store.lineage import Lineage
@@ -70,6 +70,7 @@ def restore(
     if not paths and not exclude:
         return _swap(engine, author, target, stacks, "restore")
     started = time.perf_counter()
+    look_at_git(engine)
     engine.flush()
     swapped = engine.switch(
         lambda audience: partial.restore_paths(
@@ -114,6 +115,7 @@ def _swap(
     operation: str,
 ) -> Restored:
     started = time.perf_counter()
+    look_at_git(engine)
     engine.flush()
     swapped = engine.switch(
         lambda audience: history.swap(

@@ -5,10 +5,11 @@ look-ups, whatever the size of the repository: no directory is listed, and no fi
 `_MOST`. Anything out of the ordinary is left empty: a checkpoint never fails for it, and nothing is
 imported, adopted or reported.
 
-A `.git` that is a file or a link (a worktree, a submodule) is followed inside the workspace only.
-Reading elsewhere could meet another file system that waits for this one.
+A `.git` that is a file or a link may lead out of the workspace (a worktree, a submodule). What lies
+there is not read by the volume's owner, who would wait for ever if it were a path into its own
+mount, but by who asks for a checkpoint, just before it (`Elsewhere.look`).
 
-Threading: owned by the volume's thread.
+Threading: owned by the volume's thread, but for `Elsewhere.look`, which any other one may call.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import posixpath
 import re
 import stat
+import time
 from typing import TYPE_CHECKING
 
 from cowfs.errors import DamagedRecordError
@@ -42,10 +44,42 @@ _COMMIT = re.compile(rb"[0-9a-f]{40}|[0-9a-f]{64}")
 _BRANCH = b"refs/heads/"
 
 
+_FRESH_SECONDS = 2.0
+"""How long what was read elsewhere is taken for the present state."""
+
+
+class Elsewhere:
+    """The repository of a workspace whose `.git` leads out of it.
+
+    known: whether it was looked where `.git` leads. place: git's directory, absolute; None when it
+    is in the workspace, or there is none.
+    """
+
+    def __init__(self) -> None:
+        self.known = False
+        self.place: bytes | None = None
+        self._seen: tuple[float, records.GitState] = (-_FRESH_SECONDS, _NOTHING)
+
+    def look(self) -> None:
+        """Read the state there. It may block as long as that file system does."""
+        if self.place is not None:
+            self._seen = time.monotonic(), _state_of(_Outside(self.place))
+
+    @property
+    def state(self) -> records.GitState:
+        """What was read last, if that was just now."""
+        moment, state = self._seen
+        return state if time.monotonic() - moment < _FRESH_SECONDS else _NOTHING
+
+
 def git_state(volume: Volume) -> records.GitState:
     """The state of the repository at the top of the volume's head; empty where there is none."""
+    elsewhere = volume.git_elsewhere
     try:
-        return _Repository(volume).state()
+        inside = _Inside(volume)
+        inside.find_directory()
+        elsewhere.known, elsewhere.place = True, inside.outside
+        return elsewhere.state if inside.outside is not None else _state_of(inside)
     except (PosixError, DamagedRecordError, OSError):
         return _NOTHING
     except LmdbError as error:
@@ -53,53 +87,38 @@ def git_state(volume: Volume) -> records.GitState:
         return _NOTHING
 
 
+def _state_of(repository: _Repository) -> records.GitState:
+    try:
+        return repository.state()
+    except OSError:
+        return _NOTHING
+
+
 class _Repository:
-    def __init__(self, volume: Volume) -> None:
-        self._volume = volume
-        self._view = volume.main
-        self._known: dict[tuple[int, bytes], Inode | None] = {}
+    """git's layout of files, wherever they lie.
+
+    own: the directory of the working tree, where HEAD and the index are; None if there is none.
+    """
+
+    def __init__(self) -> None:
+        self.own: bytes | None = None
 
     def state(self) -> records.GitState:
-        own = self._directory()
+        own = self.own
         head = self._line(own, b"HEAD") if own is not None else None
         if own is None or head is None:
             return _NOTHING
-        common = own
-        elsewhere = self._line(own, b"commondir")
-        if elsewhere is not None:
-            inside = _join(own, elsewhere)
-            if inside is None:
-                return _NOTHING
-            common = inside
+        common: bytes | None = own
+        if (elsewhere := self._line(own, b"commondir")) is not None:
+            common = self._join(own, elsewhere)
+        if common is None:
+            return _NOTHING
         branch = head[5:].strip() if head.startswith(b"ref:") else b""
         if branch.startswith(_BRANCH + b"."):
             return _NOTHING  # "refs/heads/.invalid": references are kept in another way (reftable)
         mtime, size = self._index(own)
         name = branch.removeprefix(_BRANCH).decode("utf-8", "replace")[: records.LONGEST_BRANCH]
         return records.GitState(self._commit(own, common, head), name, mtime, size)
-
-    def _directory(self) -> bytes | None:
-        """Path of git's directory relative to the top, None when it is not in the workspace."""
-        dot_git = self._find(b".git")
-        if dot_git is None:
-            return None
-        if isinstance(dot_git, Inode) and dot_git.target:
-            return self._inside(dot_git.target)
-        line = self._line(b"", b".git")
-        if line is None:
-            return b".git"  # whether it is a directory is told by what is found in it
-        place = line[7:].strip() if line.startswith(b"gitdir:") else b""
-        return self._inside(place) if place else None
-
-    def _inside(self, place: bytes) -> bytes | None:
-        """What a path leads to, relative to the top; None outside of it."""
-        base = self._volume.base
-        if place.startswith(b"/"):
-            top = os.readlink(b"/proc/self/fd/%d" % base.fd) if base is not None else b""
-            if not top or not place.startswith(top.rstrip(b"/") + b"/"):
-                return None
-            place = place[len(top.rstrip(b"/")) + 1 :]
-        return _join(b"", place)
 
     def _commit(self, own: bytes, common: bytes, head: bytes) -> str:
         value: bytes | None = head
@@ -111,7 +130,7 @@ class _Repository:
         return value.decode("ascii") if value and _COMMIT.fullmatch(value) else ""
 
     def _reference(self, own: bytes, common: bytes, name: bytes) -> bytes | None:
-        if not name.startswith(b"refs/") or _join(b"", name) != name:
+        if not name.startswith(b"refs/") or _below(b"", name) != name or b"\0" in name:
             return None
         for place in {own: None, common: None}:  # a worktree has some of its own
             if (found := self._line(place, name)) is not None:
@@ -122,19 +141,102 @@ class _Repository:
         found_at = packed.find(b" " + name + b"\n")
         return packed[packed.rfind(b"\n", 0, found_at) + 1 : found_at] if found_at > 0 else None
 
+    def _line(self, directory: bytes, name: bytes) -> bytes | None:
+        """The content of a small file, without white space at its end; None when there is none."""
+        content = self._read(directory + b"/" + name, _SMALL)
+        return content.rstrip() if content is not None else None
+
+    def _join(self, directory: bytes, path: bytes) -> bytes | None:
+        """Where a path leads from a directory; None when it cannot be read."""
+        raise NotImplementedError
+
     def _index(self, own: bytes) -> tuple[int, int]:
         """(mtime in ns, size); zeros when there is no index."""
+        raise NotImplementedError
+
+    def _read(self, path: bytes, most: int) -> bytes | None:
+        """The content of a regular file; None when there is none, or it is longer than `most`."""
+        raise NotImplementedError
+
+
+class _Outside(_Repository):
+    """Files of the system. Raises OSError where they cannot be read."""
+
+    def __init__(self, own: bytes) -> None:
+        super().__init__()
+        self.own = own
+
+    def _join(self, directory: bytes, path: bytes) -> bytes | None:
+        return posixpath.normpath(posixpath.join(directory, path))
+
+    def _index(self, own: bytes) -> tuple[int, int]:
+        try:
+            st = os.stat(own + b"/index")
+        except (FileNotFoundError, NotADirectoryError):
+            return 0, 0
+        return st.st_mtime_ns, st.st_size
+
+    def _read(self, path: bytes, most: int) -> bytes | None:
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                return None
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return os.pread(fd, most, 0) if os.fstat(fd).st_size <= most else None
+        finally:
+            os.close(fd)
+
+
+class _Inside(_Repository):
+    """Files of a volume, relative to its top.
+
+    outside: where `.git` leads when that is out of the workspace, absolute.
+    """
+
+    def __init__(self, volume: Volume) -> None:
+        super().__init__()
+        self.outside: bytes | None = None
+        self._volume = volume
+        self._view = volume.main
+        self._known: dict[tuple[int, bytes], Inode | None] = {}
+
+    def find_directory(self) -> None:
+        """See where `.git` is, or leads."""
+        dot_git = self._find(b".git")
+        if dot_git is None:
+            return
+        if isinstance(dot_git, Inode) and dot_git.target:
+            self._lead(dot_git.target)
+            return
+        line = self._line(b"", b".git")
+        if line is None:
+            self.own = b".git"  # whether it is a directory is told by what is found in it
+        elif line.startswith(b"gitdir:") and (place := line[7:].strip()) and b"\0" not in place:
+            self._lead(place)
+
+    def _lead(self, place: bytes) -> None:
+        base = self._volume.base
+        top = os.readlink(b"/proc/self/fd/%d" % base.fd) if base is not None else b""
+        if place.startswith(b"/"):
+            inside = place.startswith(top.rstrip(b"/") + b"/") if top else False
+            self.own = _below(b"", place[len(top.rstrip(b"/")) + 1 :]) if inside else None
+        else:
+            self.own = _below(b"", place)
+        if self.own is None and top:
+            self.outside = posixpath.normpath(posixpath.join(top, place))
+
+    def _join(self, directory: bytes, path: bytes) -> bytes | None:
+        return _below(directory, path)
+
+    def _index(self, own: bytes) -> tuple[int, int]:
         found = self._find(own + b"/index")
         if isinstance(found, bytes):
             assert self._volume.base is not None
             st = self._volume.base.stat(found)
             return (st.st_mtime_ns, st.st_size) if st is not None else (0, 0)
         return (found.mtime, found.size) if found is not None and found.is_file else (0, 0)
-
-    def _line(self, directory: bytes, name: bytes) -> bytes | None:
-        """The content of a small file, without white space at its end; None when there is none."""
-        content = self._read(directory + b"/" + name, _SMALL)
-        return content.rstrip() if content is not None else None
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -172,8 +274,7 @@ class _Repository:
         return Inode(ino, record) if record is not None else None
 
     def _read(self, path: bytes, most: int) -> bytes | None:
-        """The content of a regular file; None when there is none, when it is longer than `most`
-        bytes, and when it was changed in the base by others."""
+        """None also for a file that was changed in the base by others."""
         found = self._find(path)
         if isinstance(found, bytes):
             return self._read_base(found, most)
@@ -208,7 +309,7 @@ class _Repository:
         return base.cached_file(inode.content, path, recorded_fingerprint(entry)) is not None
 
 
-def _join(directory: bytes, path: bytes) -> bytes | None:
+def _below(directory: bytes, path: bytes) -> bytes | None:
     """A path inside the workspace, relative to its top; None for one outside."""
     joined = posixpath.normpath(posixpath.join(b"/" + directory, path))
     up = posixpath.normpath(posixpath.join(directory or b".", path))

@@ -25,6 +25,7 @@ from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.browsing import Visits
 from cowfs.volume.external import External
+from cowfs.volume.git_state import Elsewhere
 from cowfs.volume.importing import Importer, root_records
 from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
 from cowfs.volume.posix import PosixError
@@ -58,6 +59,7 @@ class Volume:
         self.problems: deque[dict[str, str]] = deque(maxlen=_KEPT_PROBLEMS)
         self.orphans: set[int] = set()
         self.importer = Importer(self)
+        self.git_elsewhere = Elsewhere()
         self.audit = Audit(self)
         self.group_size = 0
         self._next_id = self._counter(b"next_id")

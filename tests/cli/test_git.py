@@ -118,6 +118,21 @@ def test_what_the_log_says_of_git(cowfs: Cowfs, git: Repository, mounted: Path) 
     assert f"detached ({two[:7]})\n" in said
 
 
+def test_a_workspace_that_is_a_worktree(cowfs: Cowfs, git: Repository, needs_fuse: None) -> None:
+    """Of a repository that is not in the workspace: the export goes there."""
+    work = Repository(cowfs.top / "work", git.env)
+    git("worktree", "add", "-q", "-b", "topic", work.top)
+    cowfs.ok("mount", work.top)
+    (work.top / "readme").write_text("new\n")
+    made = cowfs.ok("checkpoint", cwd=work.top)["checkpoint"]
+    assert (made["git"]["commit"], made["git"]["branch"]) == (work("rev-parse", "HEAD"), "topic")
+    document = cowfs.ok("git", "export", cwd=work.top)
+    assert git("rev-parse", "cowfs/main") == document["commit"]
+    assert git("show", "cowfs/main:readme") == "new"
+    assert ".git" not in git("ls-tree", "--name-only", "cowfs/main").splitlines()
+    assert cowfs.ok("git", "notes", cwd=work.top)["written"] == 1
+
+
 def test_notes_link_commits_to_checkpoints(cowfs: Cowfs, git: Repository, mounted: Path) -> None:
     one = git("rev-parse", "HEAD")
     made = []

@@ -167,8 +167,9 @@ STRANGE: dict[str, Callable[[Rig], None]] = {
     "huge": lambda rig: rig.truncate(b".git/HEAD", 1 << 62),
     "a link to nothing": _link(b"nothing"),
     "a link to itself": _link(b".git"),
-    "outside": _file(b"gitdir: ../elsewhere/.git\n"),
-    "outside, absolute": _file(b"gitdir: /proc/self/cwd\n"),
+    "outside, and nothing there": _file(b"gitdir: ../elsewhere/.git\n"),
+    "outside, and no directory": _file(b"gitdir: /dev/null\n"),
+    "outside, and no path": _file(b"gitdir: /\0\n"),
     "reftable": lambda rig: rig.save(b".git/HEAD", b"ref: refs/heads/.invalid\n"),
 }
 
@@ -214,3 +215,28 @@ def test_what_changed_outside_is_neither_adopted_nor_reported(
     assert not rig.volume.problems
     assert rig.read(b".git/HEAD") == b"ref: refs/heads/elsewhere\n"
     assert rig.checkpoint().git.branch == "elsewhere"
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_worktree_of_a_repository_elsewhere(
+    open_rig: Callable[[], Rig], git: Repository, base: Path, tmp_path: Path, absolute: bool
+) -> None:
+    """Its branch and index are its own, its references those of the repository."""
+    shutil.move(base, tmp_path / "main")
+    git.top = tmp_path / "main"
+    git("worktree", "add", "-q", "-b", "side", base)
+    worktree = Repository(base, git.env)
+    if not absolute:
+        (base / ".git").write_text("gitdir: ../main/.git/worktrees/base\n")
+    rig = open_rig()
+    assert rig.checkpoint().git == said_by(worktree)
+    (base / "more").write_text("")
+    worktree("add", "more")
+    worktree("commit", "-q", "-m", "more")
+    git("pack-refs", "--all")
+    record = rig.checkpoint()
+    assert record.git == said_by(worktree)
+    assert record.git.branch == "side"
+    assert rig.restore("0123456789ab").rescue.git == record.git
+    rig.unlink(b".git")
+    assert rig.checkpoint().git == NOTHING
