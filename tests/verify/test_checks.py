@@ -565,6 +565,16 @@ def apply_of_no_epoch(hands: Hands) -> None:
     hands.put("meta", b"applying", keys.pack_id(99))
 
 
+@case("garbage", "meta", "garbage 99")
+def garbage_of_no_epoch(hands: Hands) -> None:
+    hands.put("meta", b"garbage\0" + keys.pack_id(99), b"")
+
+
+@case("garbage", "meta", "garbage 2")
+def garbage_of_an_epoch_with_a_checkpoint(hands: Hands) -> None:
+    hands.put("meta", b"garbage\0" + keys.pack_id(2), b"")
+
+
 @case("counter", "meta", "next_id")
 def next_id_that_is_in_use(hands: Hands) -> None:
     hands.put("meta", b"next_id", keys.pack_id(2))

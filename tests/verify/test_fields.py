@@ -106,6 +106,8 @@ UNTOLD = {
     "checkpoint.message": "",
     "checkpoint.kind": "when it becomes another known one",
     "checkpoint.git": "when it is possible",
+    "checkpoint.pinned": "when it becomes the other one",
+    "checkpoint.note": "",
     "operation.kind": "when it becomes another known one",
     "branch.undo": "when it becomes another checkpoint",
     "branch.redo": "when it becomes another checkpoint",
@@ -132,6 +134,7 @@ UNTOLD = {
 """Fields that no other record repeats, with the values of which that is true."""
 
 FOUND_ELSEWHERE = {"branch.undo", "branch.redo", "branch.applied", "checkpoint.kind"} | {
+    "checkpoint.pinned",
     "operation.kind",
     "inode.mode",
     "inode.nlink",

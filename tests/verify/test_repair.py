@@ -57,6 +57,8 @@ SAME = [
     "branch_that_applied_no_epoch",
     "branch_with_another_name",
     "apply_of_no_epoch",
+    "garbage_of_no_epoch",
+    "garbage_of_an_epoch_with_a_checkpoint",
     "next_id_that_is_in_use",
     "next_epoch_that_is_in_use",
     "next_id_that_is_missing",

@@ -34,7 +34,7 @@ def mend_directories(bench: Bench) -> bool:
         if len(key) != 16 or not 0 < len(value) < records.INODE_FIXED:
             continue
         ino, epoch = keys.unpack_id(key), keys.epoch_of(key)
-        lineage = bench.scan.history.lineage(epoch)
+        lineage = bench.scan.history.judged(epoch)
         if lineage is None:
             continue
         above = _above(bench, ino, lineage)
@@ -98,7 +98,7 @@ def mark_absent(bench: Bench) -> bool:
             continue
         ino, epoch = keys.unpack_id(value), keys.epoch_of(key)
         inode = keys.inode_key(ino, epoch)
-        lineage = bench.scan.history.lineage(epoch)
+        lineage = bench.scan.history.judged(epoch)
         known = bench.get("inode", inode) is not None or lineage is None
         if ino in bench.scan.owners:
             continue  # the number of another inode's content: that it never was

@@ -12,6 +12,7 @@ import msgspec
 from cowfs.format import keys, records, version
 from cowfs.service.repair.bench import REBUILT, Bench
 from cowfs.service.repair.epochs import decodable, mend_epochs
+from cowfs.volume.removing import GARBAGE
 from cowfs.volume.volume import MAIN
 
 _CHECKS = {
@@ -27,6 +28,7 @@ _CHECKS = {
     "checkpoint-epoch",
     "operation",
     "applying",
+    "garbage",
     "counter",
 }
 
@@ -105,6 +107,12 @@ def _meta(bench: Bench) -> None:
     if "applying" in bench.checks:
         bench.delete("meta", b"applying")
         bench.did(REBUILT, "meta", "applying", "dropped: `cowfs apply` starts anew")
+    if "garbage" in bench.checks:
+        for key, _ in bench.reader.scan("meta", GARBAGE):
+            epoch = epochs.get(keys.unpack_id(key[len(GARBAGE) :]))
+            if epoch is None or epoch.checkpoint or not epoch.sealed:
+                bench.delete("meta", key)
+                bench.did(REBUILT, "meta", "garbage", "dropped: no checkpoint was removed there")
     if "format" in bench.checks:
         created = epochs[0].opened if 0 in epochs else 0
         record = version.format_record(uuid.uuid4().hex, created)

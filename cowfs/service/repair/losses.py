@@ -135,7 +135,7 @@ def _inodes(bench: Bench, missing: _Missing) -> None:
     removal."""
     for epoch, ino, _ in _changed(bench, keys.KIND_INODE):
         key = keys.inode_key(ino, epoch)
-        lineage = bench.scan.history.lineage(epoch)
+        lineage = bench.scan.history.judged(epoch)
         if lineage is None or key not in missing:
             continue
         if ino == ROOT_INO or Snapshot(bench.reader, lineage).links(ino):
@@ -147,7 +147,7 @@ def _inodes(bench: Bench, missing: _Missing) -> None:
         if len(key) < 26 or not value:
             continue
         ino, epoch = keys.unpack_id(key), keys.epoch_of(key)
-        lineage = bench.scan.history.lineage(epoch)
+        lineage = bench.scan.history.judged(epoch)
         wanted = keys.inode_key(ino, epoch)
         if lineage is None or wanted not in missing:
             continue

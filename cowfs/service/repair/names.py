@@ -66,8 +66,8 @@ def _entries_from_links(bench: Bench) -> None:
             bench.did(REBUILT, "link", key.hex(), "dropped: links follow from directory entries")
             continue
         ino, (parent, name), epoch = keys.unpack_id(key), keys.link_parts(key), keys.epoch_of(key)
-        lineage = bench.scan.history.lineage(epoch)
-        if lineage is not None:
+        lineage = bench.scan.history.judged(epoch)
+        if lineage is not None and _is_shown(bench, "link", key, lineage):
             thing = f"{parent}/{text(name)}"
             if value:
                 _live_link(bench, key, ino, parent, name, lineage, thing)
@@ -75,10 +75,19 @@ def _entries_from_links(bench: Bench) -> None:
                 _dead_link(bench, key, ino, parent, name, lineage, thing)
 
 
+def _is_shown(bench: Bench, table: str, key: bytes, lineage: Lineage) -> bool:
+    """Whether a version is the one of its thing that a lineage sees."""
+    epoch = keys.epoch_of(key)
+    if lineage.head == epoch:
+        return True
+    versions = bench.scan.versions(table, key[:-8])
+    return next((e for e, _ in versions if lineage.visible(e)), None) == epoch
+
+
 def _live_link(
     bench: Bench, key: bytes, ino: int, parent: int, name: bytes, lineage: Lineage, thing: str
 ) -> None:
-    epoch = lineage.head
+    epoch = keys.epoch_of(key)
     entry_key = keys.dirent_key(parent, name, epoch)
     entry = bench.get("dirent", entry_key)
     target = _inode(bench, ino, lineage)
@@ -120,12 +129,13 @@ def _dead_link(
     bench: Bench, key: bytes, ino: int, parent: int, name: bytes, lineage: Lineage, thing: str
 ) -> None:
     """The inode says that a name of it is gone."""
+    epoch = keys.epoch_of(key)
     found = Snapshot(bench.reader, lineage).newest("dirent", keys.dirent_prefix(parent, name))
     if found is None or len(found[1]) != 9 or keys.unpack_id(found[1]) != ino:
         return
     if _inode(bench, ino, lineage) is None:
-        bench.put("dirent", keys.dirent_key(parent, name, lineage.head), records.WHITEOUT)
-        _changed_name(bench, lineage.head, parent, name)
+        bench.put("dirent", keys.dirent_key(parent, name, epoch), records.WHITEOUT)
+        _changed_name(bench, epoch, parent, name)
         bench.did(REBUILT, "dirent", thing, f"removed, as inode {ino} is")
     else:
         bench.delete("link", key)
@@ -136,8 +146,9 @@ def links_from_entries(bench: Bench) -> None:
     """Every entry has its link, and every name that went took it along."""
     for parent, name, versions in _entries(bench):
         for at, (epoch, value) in enumerate(versions):
-            lineage = bench.scan.history.lineage(epoch)
-            if lineage is None:
+            lineage = bench.scan.history.judged(epoch)
+            key = keys.dirent_key(parent, name, epoch)
+            if lineage is None or not _is_shown(bench, "dirent", key, lineage):
                 continue
             thing, ino = f"{parent}/{text(name)}", 0
             if value:
@@ -193,10 +204,11 @@ def _count(bench: Bench, ino: int) -> None:
     touched = {keys.epoch_of(key) for key, _ in bench.reader.scan("inode", keys.pack_id(ino))}
     touched |= {keys.epoch_of(key) for key, _ in bench.reader.scan("link", keys.pack_id(ino))}
     touched |= {keys.epoch_of(key) for key, _ in bench.reader.scan("dirent", keys.pack_id(ino))}
-    for epoch in sorted(touched & bench.scan.history.epochs.keys()):
-        lineage = bench.scan.history.lineage(epoch)
-        record = _inode(bench, ino, lineage) if lineage is not None else None
-        if lineage is None or record is None:
+    states = {at: line for epoch in touched for at, line in bench.scan.history.showing(epoch)}
+    for epoch in sorted(states):
+        lineage = states[epoch]
+        record = _inode(bench, ino, lineage)
+        if record is None:
             continue
         nlink = _right_count(Snapshot(bench.reader, lineage), ino, record)
         if nlink != record.nlink:
@@ -268,8 +280,8 @@ def _missing_changes(bench: Bench) -> None:
 def _touched(bench: Bench, ino: int, epoch: int, content: int | None = None) -> None:
     """An epoch that wrote something of an inode (of this content of it) has a version of it."""
     key = keys.inode_key(ino, epoch)
-    lineage = bench.scan.history.lineage(epoch)
-    if bench.get("inode", key) is not None or lineage is None:
+    lineage = bench.scan.history.judged(epoch)
+    if bench.get("inode", key) is not None or lineage is None or lineage.head != epoch:
         return
     record = _inode(bench, ino, lineage)
     if record is not None and content in (None, record.content):

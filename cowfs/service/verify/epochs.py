@@ -14,6 +14,7 @@ import msgspec
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records, version
 from cowfs.service.verify.scan import LOST, Scan
+from cowfs.volume.removing import GARBAGE
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -57,6 +58,7 @@ def check_history(scan: Scan) -> None:
         _branches(scan, branches, checkpoints)
     if scan.readable("meta"):
         _applying(scan)
+        _garbage(scan)
     if scan.readable("operation"):
         _operations(scan, checkpoints)
 
@@ -89,9 +91,11 @@ def _decoded(scan: Scan, table: str, kind: type[_T]) -> Iterator[tuple[bytes, _T
 
 
 def _format(scan: Scan) -> None:
-    for key, _ in scan.each("meta"):
+    for key, content in scan.each("meta"):
         if key.startswith(LOST):
             scan.lost.add(key[len(LOST) :])
+        elif key.startswith(GARBAGE) and (len(key) != len(GARBAGE) + 8 or content):
+            _damaged(scan, "meta", key, "it is no key of an epoch, or not empty")
     value = scan.reader.get("meta", b"format")
     if value is None:
         scan.problem("format", "meta", "format", "it is missing")
@@ -252,6 +256,16 @@ def _branches(
             for missing in [item for item in stack if item not in checkpoints]:
                 detail = f"its {what} stack names checkpoint {missing}, which does not exist"
                 scan.problem("branch", "branch", name, detail)
+
+
+def _garbage(scan: Scan) -> None:
+    """Epochs on the list of garbage are there, and their checkpoints are not."""
+    for key in scan.reader.keys("meta", GARBAGE):
+        epoch = keys.unpack_id(key[len(GARBAGE) :])
+        record = scan.history.epochs.get(epoch)
+        if record is None or record.checkpoint or not record.sealed:
+            what = "has a checkpoint, or is open" if record else "does not exist"
+            scan.problem("garbage", "meta", f"garbage {epoch}", f"epoch {epoch} {what}")
 
 
 def _applying(scan: Scan) -> None:

@@ -79,6 +79,11 @@ class History:
         found = self._showing.get(epoch, ())
         return [(at, line) for at in found if (line := self.lineage(at)) is not None]
 
+    def judged(self, epoch: int) -> Lineage | None:
+        """By what to judge what an epoch wrote: its own lineage, or that of the first state that
+        shows it; None when none does."""
+        return next((lineage for _, lineage in self.showing(epoch)), None)
+
     def _find_showing(self) -> dict[int, list[int]]:
         kept = {0, *self.heads, *self.applied, *(record.epoch for record in self.checkpoints)}
         kept |= {n for n, record in self.epochs.items() if record.checkpoint or not record.sealed}
