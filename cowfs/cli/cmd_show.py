@@ -29,6 +29,9 @@ def show(context: Context, what: str) -> None:
     """Print a file as it was at a checkpoint; of a symbolic link, where it pointed to.
 
     PATH is relative to the working directory. With --json the content is in base64.
+
+    While the workspace is mounted, any tool finds the same below .cowfs/checkpoints/CHECKPOINT, at
+    the top of it: an id, at least 4 digits of one, or a label.
     """
     selector, path = _split(what)
     place = context.locate()

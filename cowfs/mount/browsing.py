@@ -23,7 +23,7 @@ import pyfuse3
 from cowfs.mount import replies
 from cowfs.mount.nodes import BROWSE_INO, CHECKPOINTS_INO, INO_MASK, NAMES, TOPS, VIEW_SHIFT
 from cowfs.store.writer import TransactionGroup
-from cowfs.types import ROOT_INO
+from cowfs.types import NAME_MAX, ROOT_INO
 from cowfs.volume import attributes, data
 from cowfs.volume.browsing import (
     CHECKPOINT,
@@ -235,6 +235,8 @@ class Browsing:
         return self._entry(visit, view, inode)
 
     async def _look_up_checkpoint(self, parent: int, name: bytes) -> Any:
+        if len(name) > NAME_MAX:
+            raise PosixError(errno.ENAMETOOLONG)
         above = self._names.path(parent)
         path = above + b"/" + name if above else name
         self._volume.reap()

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 _ID = re.compile(rb"[0-9a-f]{12}")
 _PREFIX = re.compile(rb"[0-9a-f]{4,11}")
 
+_LONGEST = 500
+"""Bytes; no key of the store is longer (511, LMDB)."""
+
 CHECKPOINT, LINK, DIRECTORY = "checkpoint", "link", "directory"
 
 
@@ -178,9 +181,12 @@ class Visits:
         (those with slashes lie in directories), or the beginning of an id, at least 4 digits, that
         only one has."""
         reader = self._volume.reader
+        if len(path) > _LONGEST:
+            return None
         if _ID.fullmatch(path) and reader.get("checkpoint", path) is not None:
             return Name(CHECKPOINT, path)
-        if target := reader.get("label", path):
+        target = reader.get("label", path)
+        if target is not None and _ID.fullmatch(target):
             return Name(LINK, b"../" * path.count(b"/") + target)
         if next(reader.keys("label", path + b"/"), None) is not None:
             return Name(DIRECTORY)

@@ -218,6 +218,10 @@ def test_what_is_listed(workspace: Mounted) -> None:
     assert kinds == {start: True, one: True, two: True, "one": False, "release": True}
     assert errno_of(os.stat, place / "nothing") == "ENOENT"
     assert errno_of(os.stat, place / one[:3]) == "ENOENT"
+    assert errno_of(os.stat, place / ("x" * 255)) == "ENOENT"
+    assert errno_of(os.stat, place / ("x" * 256)) == "ENAMETOOLONG"
+    assert errno_of(os.stat, place / "release" / ("x" * 255)) == "ENOENT"
+    assert errno_of(os.stat, place / one / ("x" * 256)) == "ENAMETOOLONG"
     assert errno_of(os.stat, workspace.mountpoint / ".cowfs/nothing") == "ENOENT"
     assert errno_of(os.stat, place / one / ".cowfs") == "ENOENT"
     assert errno_of(os.stat, workspace.mountpoint / "d/.cowfs") == "ENOENT"
@@ -225,6 +229,7 @@ def test_what_is_listed(workspace: Mounted) -> None:
     for above in (place / one / "..", workspace.mountpoint / ".cowfs/checkpoints"):
         assert os.path.samestat(os.stat(above), os.stat(place))
     assert st.st_dev == os.stat(workspace.mountpoint).st_dev
+    assert workspace.call("status")["health"]["problems"] == []
 
 
 # -- read only --------------------------------------------------------------------------------

@@ -271,6 +271,15 @@ def test_names_of_checkpoints(volume: Rig) -> None:
     assert visits.find_name(first.encode()[:3]) is None
     assert visits.find_name(b"nothing") is None
     assert visits.find_name(b"@") is None
+    assert visits.find_name(b"x" * 5000) is None
+    # A store that somebody made: no link leads anywhere else.
+    volume.volume.extra.put("label", b"trap", b"../../../../etc")
+    volume.volume.extra.put("label", b"no/../../trap", first.encode())
+    volume.volume.sync()
+    assert visits.find_name(b"trap") is None
+    assert list(visits.names(b"no")) == []
+    volume.volume.extra.delete("label", b"trap")
+    volume.volume.extra.delete("label", b"no/../../trap")
 
 
 def test_a_prefix_of_two_ids_is_none(volume: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
