@@ -126,7 +126,7 @@ def _row(context: Context, place: Place, one: Found) -> dict[str, Any]:
     last = one.checkpoint
     row["command"] = row["show_command"] = None
     if last is not None:
-        path = shlex.quote(output.printable(_from_here(context, place, os.fsdecode(one.path))))
+        path = _quoted(_from_here(context, place, os.fsdecode(one.path)))
         start = _start(context, place)
         row["command"] = f"{start} restore {last.id[:8]} -- {path}"
         if one.node.is_file:
@@ -146,6 +146,17 @@ def _from_here(context: Context, place: Place, path: str) -> str:
     if places.is_below(context.here, place.mountpoint):
         return os.path.relpath(os.path.join(place.mountpoint, path), context.here)
     return path
+
+
+def _quoted(path: str) -> str:
+    """A path as a word of a shell; what cannot be printed as bash and zsh understand it."""
+    if path.isprintable():
+        return shlex.quote(path)
+    plain = (
+        chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}"
+        for byte in os.fsencode(path)
+    )
+    return f"$'{''.join(plain)}'"
 
 
 def _text(path: bytes) -> str:

@@ -35,6 +35,8 @@ class States:
         self._checkpoints: dict[int, records.CheckpointRecord | None] = {}
         self._runs: dict[int, tuple[Range, ...]] = {0: ()}
         self._shown: dict[int, list[int]] | None = None
+        # As many checkpoints as epochs beside the open one: none was removed.
+        self._all_are_states = reader.count("checkpoint") + 1 == reader.count("epoch")
 
     def checkpoint(self, epoch: int) -> records.CheckpointRecord | None:
         """The checkpoint that sealed an epoch, None when it has none any more."""
@@ -67,7 +69,7 @@ class States:
 
     def showing(self, epoch: int) -> list[int]:
         """The states that first show what an epoch wrote: itself if it is one."""
-        if self._all_are_states():
+        if self._all_are_states:
             return [epoch]
         if self._shown is None:
             self._shown = self._find_shown()
@@ -118,10 +120,6 @@ class States:
                 raise
             self._damaged(name)
             return None
-
-    def _all_are_states(self) -> bool:
-        """Whether there are as many checkpoints as epochs beside the open one."""
-        return self.reader.count("checkpoint") + 1 == self.reader.count("epoch")
 
     def _find_shown(self) -> dict[int, list[int]]:
         children: dict[int, list[int]] = defaultdict(list)

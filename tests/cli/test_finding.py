@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -116,6 +117,24 @@ def test_the_command_that_find_tells_brings_it_back(cowfs: Cowfs, mounted: Path)
     (found,) = cowfs.ok("find", "*'s.py")["found"]
     assert (found["there"], found["command"]) == (True, None)
     assert cowfs.fails("find", "it's.py", "--deleted")["code"] == "COWFS_NAME_NOT_FOUND"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_a_name_that_cannot_be_printed(cowfs: Cowfs, mounted: Path) -> None:
+    odd = os.fsencode(mounted) + b"/it's\x1b \\n\xff"
+    with open(odd, "wb") as file:
+        file.write(b"x")
+    checkpoint(cowfs)
+    os.unlink(odd)
+    (found,) = cowfs.ok("find", "it's*")["found"]
+    assert found["command"].isascii()
+    said = cowfs.says("find", "it's*").splitlines()
+    assert said[1].strip() == found["command"]
+    words = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {found['command']}"], check=True, stdout=subprocess.PIPE
+    ).stdout.split(b"\0")
+    assert cowfs.run(*map(os.fsdecode, words[1:-1])).code == 0
+    assert os.path.exists(odd)
 
 
 def test_who_removed_it(cowfs: Cowfs, mounted: Path) -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys
+from cowfs.service.finding.names import Finder, Pattern
+from cowfs.service.finding.tracking import PathHistory
+from cowfs.service.states import States
 from cowfs.service.timeline import timeline
 from cowfs.service.workspace import reading
 from cowfs.store.env import TABLES, open_store
@@ -192,6 +195,44 @@ def test_the_log_names_a_damaged_checkpoint_and_shows_the_others(sample: Sample)
             timeline(workspace)
     assert damaged == [key.decode()]
     assert {sample.names[row.id] for row in found} == {"now", "lost", "one", "start"}
+
+
+@pytest.mark.parametrize(
+    ("table", "hidden"), [("inode", {"@"}), ("dirent", {"@"}), ("change", set())]
+)
+def test_the_log_of_a_path_leaves_out_what_is_damaged(
+    sample: Sample, table: str, hidden: set[str]
+) -> None:
+    """hidden: the states that cannot be compared for the file whose record is damaged."""
+    falsify(sample, table, 3, 40 if table != "change" else 20)
+    fd = os.open(sample.base, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with reading(sample.store, fd) as workspace:
+
+            def log(path: bytes) -> tuple[set[str], set[str]]:
+                damaged: set[str] = set()
+                states = States(workspace.reader, workspace.branch.head)
+
+                def name(epoch: int) -> str:
+                    record = states.checkpoint(epoch)
+                    return sample.names[record.id] if record else "@"
+
+                found = PathHistory(workspace, states, path, lambda at: damaged.add(name(at)))
+                return {name(epoch) for epoch, _ in found.events()}, damaged
+
+            told, damaged = log(b"fresh")
+            assert damaged == hidden
+            assert told == {"@"} - hidden
+            told, damaged = log(b"")
+            assert damaged == set()
+            assert told == {"one", "two", "lost", "@"}
+            finder = Finder(workspace, States(workspace.reader, workspace.branch.head))
+            assert [row.path for row in finder.find(Pattern(b"util"))] == [b"src/util"]
+            assert finder.damaged == 0
+            assert len(list(finder.find(Pattern(b"fresh")))) == (not hidden)
+            assert finder.damaged == bool(hidden)
+    finally:
+        os.close(fd)
 
 
 def test_a_damaged_change_record_hides_no_change(sample: Sample) -> None:

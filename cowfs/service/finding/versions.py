@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Reader, Snapshot
 from cowfs.types import ROOT_INO
@@ -40,7 +41,10 @@ class Places:
                     self._add(reader, directory, name)
 
     def _add(self, reader: Reader, directory: int, name: bytes) -> None:
-        for key, value in reader.scan("dirent", keys.dirent_prefix(directory, name)):
+        def damaged(key: bytes, _error: DamagedRecordError) -> None:
+            self.epochs.add(keys.epoch_of(key))
+
+        for key, value in reader.scan("dirent", keys.dirent_prefix(directory, name), damaged):
             self.epochs.add(keys.epoch_of(key))
             if value:
                 ino, kind = records.unpack_dirent(value)
@@ -79,6 +83,10 @@ def naming_epochs(reader: Reader, ino: int) -> set[int]:
     return found
 
 
+def _left_out(_key: bytes, _error: DamagedRecordError) -> None:
+    """What it led to cannot be known; the state that shows it cannot be compared anyway."""
+
+
 class Below:
     """Which inodes were ever below some directories, in any epoch."""
 
@@ -100,7 +108,8 @@ class Below:
         found: set[int] = set()
         pending, names = [top], 0
         while pending:
-            for _, value in self._reader.scan("dirent", keys.pack_id(pending.pop())):
+            below = self._reader.scan("dirent", keys.pack_id(pending.pop()), _left_out)
+            for _, value in below:
                 names += 1
                 if names > FEW:
                     return None
