@@ -35,8 +35,7 @@ def is_notable(kind: str, message: str) -> bool:
 
 def save(engine: Engine, author: Author, reason: str) -> records.CheckpointRecord | None:
     """Make an automatic checkpoint; None when nothing has changed. Raises CowfsError."""
-    engine.flush()
-    commit(engine)
+    _bring_in(engine)
 
     def look() -> records.Counts | None:
         return engine.volume.main.counts() if has_changes(engine.volume) else None
@@ -50,8 +49,7 @@ def save(engine: Engine, author: Author, reason: str) -> records.CheckpointRecor
 
 def unchanged(engine: Engine) -> records.CheckpointRecord | None:
     """The last checkpoint, if nothing has changed since; else None. Raises CowfsError."""
-    engine.flush()
-    commit(engine)
+    _bring_in(engine)
     volume = engine.volume
 
     def look() -> records.CheckpointRecord | None:
@@ -60,6 +58,13 @@ def unchanged(engine: Engine) -> records.CheckpointRecord | None:
         return last_checkpoint(volume.reader, volume.main.lineage)
 
     return engine.call(look)
+
+
+def _bring_in(engine: Engine) -> None:
+    """Commit everything; what was changed outside gets its own checkpoint first."""
+    engine.flush()
+    engine.call(engine.volume.external.settle)
+    commit(engine)
 
 
 def has_changes(volume: Volume) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from cowfs.daemon.autosaver import Autosaver
 from cowfs.daemon.schedule import RETRY_SECONDS
 from cowfs.errors import StoreFullError
+from cowfs.format import records
 from cowfs.mount.operations import Operations
 from cowfs.service import config
 from cowfs.service.automatic import has_changes
@@ -137,6 +138,24 @@ def test_restores_meanwhile(base: Path) -> None:
             target = (first, second)[number % 2]
             mount.restore(target)
             assert tree(base) == states[target]
+
+
+@pytest.mark.usefixtures("needs_fuse")
+def test_changes_from_outside_have_a_checkpoint_of_their_own(base: Path) -> None:
+    fill(base)
+    with watched(base, NEVER):
+        tree(base)
+    (base / "src" / "d1" / "f1").write_text("edited outside")
+    (base / "outside").write_text("made outside")
+    with watched(base, SOON) as mount:
+        eventually(lambda: [r.kind for r in checkpoints(mount)] == ["external"])
+        (base / "a").write_text("one")
+        eventually(lambda: len(checkpoints(mount)) > 1)
+        assert [record.kind for record in checkpoints(mount)] == ["external", "auto"]
+        (base / "b").write_text("two")
+        (base / "a").unlink()
+        eventually(lambda: len(checkpoints(mount)) > 2)
+        assert all(any(records.to_dict(r.counts).values()) for r in checkpoints(mount)[1:])
 
 
 # -- deletions ------------------------------------------------------------------------------------
