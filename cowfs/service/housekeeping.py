@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cowfs.format.records import CheckpointRecord
+from cowfs.service.audit.retention import drop_before_history
 from cowfs.service.collecting import Collected, Pace, Progress, collect, preview
 from cowfs.service.config import Retention
 from cowfs.service.engine import Engine
@@ -51,7 +52,8 @@ def clean(
     *,
     thorough: bool = False,
 ) -> Cleaned:
-    """Remove what `rules` do not keep (None: nothing), and collect. Errors as of `collect`."""
+    """Remove what `rules` do not keep (None: nothing), and collect; what the audit log tells of
+    times before all that is left goes as well. Errors as of `collect`."""
     done = Cleaned()
     if rules is not None:
         with Reader(engine.volume.store) as reader:
@@ -60,6 +62,8 @@ def clean(
         gone = remove_decided(engine, operation, records)
         done.removed = [unwanted[record.id] for record in gone]
     done.collected = collect(engine, operation, pace, progress, thorough=thorough)
+    if rules is not None:
+        drop_before_history(engine, lambda: not pace.go_on())
     with Reader(engine.volume.store) as reader:
         done.kept = reader.count("checkpoint")
     return done
@@ -68,7 +72,7 @@ def clean(
 def foresee(reader: Reader, rules: Retention | None, progress: Progress) -> Cleaned:
     """What `clean` would do."""
     unwanted = _unwanted(reader, rules) if rules is not None else []
-    collected = preview(reader, {d.checkpoint.epoch for d in unwanted}, (), progress)
+    collected = preview(reader, {d.checkpoint.epoch for d in unwanted}, progress)
     return Cleaned(unwanted, reader.count("checkpoint") - len(unwanted), collected)
 
 

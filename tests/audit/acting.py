@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from cowfs.format import audit, keys, records
 from cowfs.format.audit import AuditRecord, Operation, ProcessRecord
 from cowfs.service.audit.telling import Paths
 from cowfs.store.snapshot import Reader
+from cowfs.volume.audit_processes import command_of
+from tests.mount.calls import child_process, eventually
 from tests.support.volumes import FILE, Rig
 
 NAMES = {
@@ -24,6 +29,20 @@ NAMES = {
     audit.UNDONE: "undone",
     audit.REDONE: "redone",
 }
+
+
+@contextmanager
+def sleeper() -> Iterator[int]:
+    """Another process, that has become `sleep`; its pid."""
+    with child_process(["sleep", "60"]) as pid:
+        # execve(2) closes the pipe that Popen waits for before it sets name and command line.
+        eventually(
+            lambda: (
+                command_of(pid) == b"sleep\x0060\0"
+                and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+            )
+        )
+        yield pid
 
 
 @dataclass

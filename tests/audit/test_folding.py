@@ -14,8 +14,7 @@ from cowfs.service import restore as restoring
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.history import Author
 from cowfs.volume.namespace import RENAME_EXCHANGE
-from tests.audit.acting import Actor, operations, processes, stored, told
-from tests.mount.calls import child_process
+from tests.audit.acting import Actor, operations, processes, sleeper, stored, told
 from tests.support.volumes import AUTHOR, Rig
 
 
@@ -185,7 +184,7 @@ def test_the_top(volume: Rig, actor: Actor) -> None:
 
 
 def test_two_processes_side_by_side(volume: Rig, actor: Actor) -> None:
-    with child_process(["sleep", "60"]) as pid:
+    with sleeper() as pid:
         other = Actor(volume, pid)
         actor.create(b"mine")
         other.create(b"other")
@@ -208,7 +207,7 @@ def test_the_last_opener_writes(volume: Rig, actor: Actor) -> None:
     """Until it closes: then it is the one before."""
     volume.create(b"f")
     volume.volume.sync()
-    with child_process(["sleep", "60"]) as pid:
+    with sleeper() as pid:
         actor.open(b"f")
         Actor(volume, pid).open(b"f")
         actor.write(b"f", b"1")

@@ -12,8 +12,7 @@ import pytest
 from cowfs.format.audit import UNKNOWN, ProcessRecord
 from cowfs.volume import audit_processes
 from cowfs.volume.audit_processes import Processes, Seen, look_at, parse_stat
-from tests.audit.acting import Actor, processes
-from tests.mount.calls import child_process
+from tests.audit.acting import Actor, processes, sleeper
 from tests.support.volumes import Rig
 
 
@@ -190,7 +189,7 @@ def test_threads_are_their_process(volume: Rig) -> None:
 
 
 def test_the_store_has_who_did_it_and_those_above(volume: Rig) -> None:
-    with child_process(["sleep", "60"]) as pid:
+    with sleeper() as pid:
         Actor(volume, pid).create(b"f")
         volume.volume.sync()
         found = {row.pid: row for row in processes(volume).values()}

@@ -8,10 +8,10 @@ import pytest
 
 from cowfs.format import keys
 from cowfs.service.audit import retention
-from cowfs.service.audit.retention import drop_old
+from cowfs.service.audit.retention import drop_before_history, drop_old
 from cowfs.store.snapshot import Reader
-from tests.audit.acting import Actor, processes, told
-from tests.mount.calls import child_process
+from cowfs.volume.removing import remove
+from tests.audit.acting import Actor, processes, sleeper, told
 from tests.support.volumes import Rig
 
 
@@ -29,7 +29,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_old_records_and_who_made_them(volume: Rig) -> None:
-    with child_process(["sleep", "60"]) as pid:
+    with sleeper() as pid:
         for number in range(5):
             Actor(volume, pid).create(b"old%d" % number)
             volume.volume.sync()
@@ -68,6 +68,23 @@ def test_nothing(volume: Rig) -> None:
     Actor(volume).create(b"new")
     volume.volume.sync()
     assert drop_old(volume.engine, 0).records == 0
+
+
+def test_the_log_goes_back_as_far_as_the_checkpoints(volume: Rig) -> None:
+    """With what the oldest of them changed."""
+    actor = Actor(volume)
+    assert drop_before_history(volume.engine, lambda: False) is None
+    checkpoints = []
+    for name in (b"one", b"two", b"three"):
+        actor.create(name)
+        checkpoints.append(volume.checkpoint())
+    done = drop_before_history(volume.engine, lambda: False)
+    assert done is not None
+    assert done.records == 0
+    remove(volume.volume, checkpoints[:1])
+    volume.volume.sync()
+    drop_before_history(volume.engine, lambda: False)
+    assert told(volume) == [("made", "two"), ("made", "three")]
 
 
 def test_it_can_be_stopped(volume: Rig) -> None:

@@ -159,13 +159,13 @@ class Log:
         """The records of one epoch, the oldest first."""
         if not self._there:
             return
-        for _, record in self.since(self._before(epoch)):
+        for _, record in self.since(self.before(epoch)):
             if record.epoch > epoch:
                 return
             if record.epoch == epoch:
                 yield record
 
-    def _before(self, epoch: int) -> int:
+    def before(self, epoch: int) -> int:
         """A number below all records of an epoch, and mostly not far below: found by halving."""
         low, high = 0, self.last + 1
         with self._reader.txn.cursor(db=self._reader.store.tables["audit"]) as cursor:

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.format.audit import AuditHead, ProcessRecord
+from cowfs.service.audit.log import Log
 from cowfs.service.engine import Engine
+from cowfs.service.selectors import all_checkpoints
 from cowfs.store.env import Store, Transaction
+from cowfs.store.snapshot import Reader
 
 _AT_ONCE = 500
 """Records that one step deletes, or ten times as many that it only reads: a few milliseconds."""
@@ -96,6 +99,16 @@ class Sweep:
                         cursor.delete()
                         self.processes += 1
                 self._last -= 1
+
+
+def drop_before_history(engine: Engine, stopped: Callable[[], bool]) -> Sweep | None:
+    """Drop what was done before the oldest checkpoint that is left, and its changes, were begun;
+    that of the state before the first mount does not count. None when there is no other one.
+    Raises as `drop_old`, and DamagedRecordError."""
+    with Reader(engine.volume.store) as reader:
+        oldest = next((record for record in all_checkpoints(reader) if record.epoch), None)
+        before = Log(reader).before(oldest.epoch) + 1 if oldest is not None else 0
+    return drop_old(engine, before, stopped) if oldest is not None else None
 
 
 def drop_old(engine: Engine, before: int, stopped: Callable[[], bool] = lambda: False) -> Sweep:
