@@ -294,10 +294,6 @@ class Volume:
         """Contents of files without a name that something still holds."""
         return {inode.content for inode in self.main.orphans.values()}
 
-    def viewed(self) -> set[int]:
-        """Epochs whose states are looked at, whether their checkpoints are still there or not."""
-        return self.visits.epochs()
-
     def sync(self) -> None:
         """Everything is on stable storage (blocks the owner). Raises StoreFullError."""
         while (group := self.quiesce()) is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +131,58 @@ def test_the_oldest_make_room_before_the_quota_is_met(
     assert collected["freed_bytes"] > 0
     assert "to make room" in cowfs.says("status")
     assert len(cowfs.run("show", f"{ids(cowfs)['c1']}:own").raw) == MIB
+
+
+def test_beside_writers_and_lookers(cowfs: Cowfs, project: Path, needs_fuse: None) -> None:
+    """Files are written, replaced, synced and removed while checkpoints are removed and made; an
+    open file of a removed checkpoint is an error, never other bytes."""
+    cowfs.in_process = True
+    cowfs.ok("mount", project)
+    cowfs.cwd = project
+    for number in range(8):
+        for name in range(60):
+            (project / f"f{name}").write_bytes(os.urandom(3000))
+        (project / "big").write_bytes(bytes([number]) * MIB)
+        cowfs.ok("checkpoint", "-m", f"c{number}")
+    known = ids(cowfs)
+    old = project / ".cowfs" / "checkpoints" / known["c1"]
+    stop, written = threading.Event(), dict[str, bytes]()
+
+    def write(worker: int) -> None:
+        rng, count = random.Random(worker), 0
+        while not stop.is_set():
+            path = f"w{worker}-{count % 20}"
+            data = rng.randbytes(rng.choice((10, 5000, 70_000)))
+            if count % 3 == 2 and path in written:
+                os.unlink(project / path)
+                del written[path]
+            else:
+                with open(project / (path + "~"), "wb") as file:
+                    file.write(data)
+                    if count % 5 == 0:
+                        os.fsync(file.fileno())
+                os.replace(project / (path + "~"), project / path)
+                written[path] = data
+            count += 1
+
+    workers = [threading.Thread(target=write, args=(n,)) for n in range(2)]
+    with open(old / "big", "rb") as looked_at:
+        for worker in workers:
+            worker.start()
+        try:
+            cowfs.ok("forget", known["c1"], known["c2"])
+            for keep in (5, 4, 3, 2):
+                assert cowfs.ok("gc", "--keep-last", f"{keep}")["collected"]["versions"] > 0
+                cowfs.ok("checkpoint", "-m", f"meanwhile {keep}")
+        finally:
+            stop.set()
+            for worker in workers:
+                worker.join()
+        with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+            looked_at.read()
+    for path, data in written.items():
+        assert (project / path).read_bytes() == data
+    left = messages(cowfs)
+    assert "c7" not in left
+    assert len(left & {f"c{n}" for n in range(8)}) == 0
+    assert cowfs.ok("verify")["problems"] == []

@@ -138,11 +138,7 @@ class _Run:
 
     def _plan(self) -> Plan:
         with self._operation, Reader(self._store) as reader:
-            return make_plan(reader, self._viewed())
-
-    def _viewed(self) -> Collection[int]:
-        """Epochs whose states somebody looks at."""
-        return self._engine.call(self._engine.volume.viewed)
+            return make_plan(reader)
 
     def _refresh(self) -> None:
         """What readers see keeps pages from being used again."""
@@ -167,12 +163,12 @@ class _Run:
 
     def _step(self, finder: Finder) -> None:
         volume = self._engine.volume
-        held, viewed = self._engine.call(lambda: (volume.held_contents(), volume.viewed()))
+        held = self._engine.call(volume.held_contents)
         with Reader(self._store) as reader:
             plan = None
             if reader.branch(volume.branch.name).head != finder.plan.head:
                 # Newer states are kept as well; what was kept when the run began stays so.
-                plan = make_plan(reader, viewed, also=finder.plan.kept.epochs)
+                plan = make_plan(reader, also=finder.plan.kept.epochs)
             held = held | {keys.unpack_id(value) for _, value in reader.scan("orphan")}
             rows = finder.step(reader, held, plan)
         reached("collect.found")
@@ -229,19 +225,17 @@ class _Run:
         reached("collect.before-sweep")
 
 
-def preview(
-    engine_reader: Reader, removed: Collection[int], viewed: Collection[int], progress: Progress
-) -> Collected:
+def preview(reader: Reader, removed: Collection[int], progress: Progress) -> Collected:
     """What a run would take out if the checkpoints of these epochs were removed."""
-    finder = Finder(make_plan(engine_reader, viewed, without=removed))
-    held = {keys.unpack_id(value) for _, value in engine_reader.scan("orphan")}
+    finder = Finder(make_plan(reader, without=removed))
+    held = {keys.unpack_id(value) for _, value in reader.scan("orphan")}
     would, extents = Collected(), set[bytes]()
     while not finder.finished:
-        rows = finder.step(engine_reader, held)
+        rows = finder.step(reader, held)
         would.versions += sum(table != "change" for table, _ in rows)
         extents.update(key for table, key in rows if table == "extent")
         progress(phase="versions", done=finder.done, total=finder.total)
-    for step in Sweep(engine_reader.store, extents).steps():
+    for step in Sweep(reader.store, extents).steps():
         would.blocks += len(step.gone)
         would.bytes += sum(header.size for header in step.gone)
         progress(phase=step.what, done=step.done, total=step.total)

@@ -37,13 +37,12 @@ def waiting(reader: Reader) -> list[int]:
 
 def make_plan(
     reader: Reader,
-    viewed: Collection[int] = (),
     *,
     also: Collection[int] = (),
     without: Collection[int] = (),
 ) -> Plan:
     """Kept are the states of all checkpoints, the one that the open epoch came from, the one that
-    the base shows or is being made to show, epoch 0, and those of `viewed` and `also`.
+    the base shows or is being made to show, epoch 0, and those of `also`.
 
     without: epochs as if their checkpoints were removed. Raises DamagedRecordError: who does not
     know all that is kept must not take anything out.
@@ -63,7 +62,7 @@ def make_plan(
     for _, value in reader.scan("checkpoint"):
         shown.add(records.decode(value, records.CheckpointRecord).epoch)
     shown -= set(without)
-    shown |= {0, parents[branch.head], branch.applied, *viewed, *also}
+    shown |= {0, parents[branch.head], branch.applied, *also}
     if (applying := reader.get("meta", b"applying")) is not None:
         shown.add(keys.unpack_id(applying))
     shown &= epochs.keys() - {branch.head}
