@@ -135,4 +135,11 @@ def _edit(store: Path) -> None:
             raise UsageError(detail=f"the editor cannot be started: {error}") from None
         if done.returncode:
             raise ConfigError(detail=f"{editor} ended with {done.returncode}")
-        settings.replace(store, copy.read_bytes())
+        data = copy.read_bytes()
+    try:
+        settings.replace(store, data)
+    except ConfigError:
+        rejected = store / (settings.FILE + ".rejected")
+        rejected.write_bytes(data)
+        output.note(f"what you have written is in {rejected}")
+        raise

@@ -62,6 +62,8 @@ def status(report: dict[str, Any]) -> str:
         rows.append(("sealed", _sealed(sealing)))
     if collected := report.get("collected"):
         rows.append(("removed", _collected(collected)))
+    if automatic := report.get("automatic"):
+        rows.append(("automatic", automatic["profile"] if automatic["enabled"] else "off"))
     rows.append(("health", health["state"]))
     lines += [f"  {name:<11} {value}" for name, value in rows]
     for problem in health["problems"]:

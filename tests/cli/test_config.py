@@ -80,6 +80,8 @@ def test_in_an_editor(cowfs: Cowfs, mounted: Path) -> None:
     assert cowfs.ok("config", "checkpoints.burst")["value"] == 5
     cowfs.env["VISUAL"] = "sed -i 's/^burst = 5/burst = x/'"
     assert cowfs.fails("config", "--edit")["code"] == "COWFS_CONFIG"
+    rejected = Path(cowfs.ok("config")["file"] + ".rejected")
+    assert "burst = x" in rejected.read_text()
     cowfs.env["VISUAL"] = "false"
     assert cowfs.fails("config", "--edit")["code"] == "COWFS_CONFIG"
     assert cowfs.ok("config", "checkpoints.burst")["value"] == 5
