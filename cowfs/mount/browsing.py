@@ -1,7 +1,7 @@
 """`.cowfs/checkpoints`: every checkpoint as a directory that can only be read.
 
-The handlers here have the names of those in operations.py, which hands on what concerns a node id
-or a handle of another view than the main one. All that would change something is EROFS.
+The handlers have the names of those of the main view, where what concerns a node id or a handle of
+another view is handed on (serving.py). All that would change something is EROFS.
 
 What the kernel is told of a checkpoint's tree it may keep for ever, and `.cowfs` itself until a
 restore brings one of the project's own. Not so the names of checkpoints and labels: those are

@@ -9,7 +9,7 @@ that somebody looks into have the other numbers (volume/browsing.py), but for th
 - `TOPS`: the root directories of checkpoints; below is the checkpoint's id, which has 48 bits. So
   they can be listed before anybody looks into them.
 
-File handles of the main view are inode numbers (mount/operations.py); those of things in other
+File handles of the main view are inode numbers (mount/file_requests.py); those of things in other
 views are above `INO_MASK` and below `GHOSTS_INO`, too.
 
 Threading: constants.
