@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import audit as codes
 from cowfs.format import keys
 from cowfs.format.audit import OUTSIDE, UNKNOWN, encode_audit
+from cowfs.store.env import LmdbError
 from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
 from cowfs.volume.audit_processes import Processes
+from cowfs.volume.posix import PosixError
 
 if TYPE_CHECKING:
     from cowfs.volume.history import Author
@@ -33,6 +36,9 @@ _MOST_NAMES = 1 << 14
 _COUNT, _SIZE, _WHAT = 8, 9, 10
 """Places in an operation."""
 _DIRECTORY = 4
+_DEEPEST = 4096
+_NO_NAME = b"?"
+"""Of a directory that is damaged, or below one."""
 _KINDS = {"restore": codes.RESTORED, "undo": codes.UNDONE, "redo": codes.REDONE}
 
 _Entry = list[Any]
@@ -289,9 +295,10 @@ class Audit:
         trail: list[tuple[int, bytes]] = []
         at = directory
         while (path := self._paths.get(at)) is None:
-            inode = self._view.directory(at)
-            above = self._view.parent_of(inode)
-            trail.append((at, self._name(inode, [above])))
+            above, name = self._above(at)
+            if len(trail) > _DEEPEST:
+                above, name = ROOT_INO, _NO_NAME  # damaged directories lead in a circle
+            trail.append((at, name))
             at = above
         for ino, name in reversed(trail):
             path = self._paths[ino] = path + b"/" + name if path else name
@@ -303,28 +310,49 @@ class Audit:
         if inode.ino == ROOT_INO:
             return ROOT_INO, b""
         if inode.is_dir:
-            above = self._view.parent_of(inode)
-            return above, self._name(inode, [above])
+            return self._above(inode.ino)
         known = self._names.get(inode.ino)
         if known is not None and self._leads_to(*known, inode):
             return known
-        for place in self._view.snapshot.links(inode.ino):
+        for place in self._links(inode.ino):
             if self._leads_to(*place, inode):
                 self._names[inode.ino] = place
                 return place
         return ROOT_INO, b""
 
-    def _name(self, directory: Inode, above: list[int]) -> bytes:
+    def _links(self, ino: int) -> list[tuple[int, bytes]]:
+        """The names that the store knows. What was done is done: damage is for others to report."""
+        try:
+            return self._view.snapshot.links(ino)
+        except DamagedRecordError:
+            return []
+        except LmdbError as error:
+            self._volume.met_damaged_page(error)
+            return []
+
+    def _above(self, ino: int) -> tuple[int, bytes]:
+        """(directory above, name) of a directory."""
+        try:
+            inode = self._view.directory(ino)
+            above = self._view.parent_of(inode)
+            return above, self._name(inode, above)
+        except (PosixError, DamagedRecordError):
+            return ROOT_INO, _NO_NAME
+        except LmdbError as error:
+            self._volume.met_damaged_page(error)
+            return ROOT_INO, _NO_NAME
+
+    def _name(self, directory: Inode, above: int) -> bytes:
         """The name of a directory in the one above it."""
         known = self._names.get(directory.ino)
         if known is not None and self._leads_to(*known, directory):
             return known[1]
         packed = directory.ino << 4 | _DIRECTORY
-        for place in self._view.snapshot.links(directory.ino):
+        for place in self._links(directory.ino):
             if self._leads_to(*place, directory):
                 return place[1]
-        entries = self._view.directory(above[0]).entries or {}
-        return next((name for name, found in entries.items() if found == packed), b"?")
+        entries = self._view.directory(above).entries or {}
+        return next((name for name, found in entries.items() if found == packed), _NO_NAME)
 
     def _leads_to(self, directory: int, name: bytes, inode: Inode) -> bool:
         """Whether a name is one of an inode. A directory that is not in memory has no changes."""

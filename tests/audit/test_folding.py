@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cowfs.errors import StoreFullError
+from cowfs.errors import DamagedRecordError, StoreFullError
 from cowfs.format.audit import CUT, MODE, OUTSIDE, REPLACED, UNKNOWN
 from cowfs.service import restore as restoring
+from cowfs.store.snapshot import Snapshot
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.history import Author
 from cowfs.volume.namespace import RENAME_EXCHANGE
+from cowfs.volume.view import View
 from tests.audit.acting import Actor, operations, processes, sleeper, stored, told
 from tests.support.volumes import AUTHOR, Rig
 
@@ -176,6 +178,29 @@ def test_a_file_of_the_base_that_was_just_listed(base: Path, open_rig: Callable[
     actor.write(b"docs/readme", b"new")
     actor.chmod(b"docs", 0o700)
     assert told(rig) == [("wrote", "docs/readme"), ("attributes", "docs")]
+
+
+def test_damage_is_no_obstacle(volume: Rig, actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done is done, and must not fail since its path cannot be told."""
+    for path in (b"a", b"a/b"):
+        volume.mkdir(path)
+    volume.create(b"a/b/f")
+    volume.volume.sync()
+    volume.evict()
+    directory, inode = volume.at(b"a/b"), volume.at(b"a/b/f")
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshot, "links", damaged)
+        actor.audit.changed(actor.pid, inode, MODE)
+        patch.setattr(View, "parent_of", lambda self, inode: inode.ino)
+        actor.audit.removed(actor.pid, directory.ino, b"g", inode)
+    volume.chmod(b"a/b/f", 0o600)
+    rows = operations(volume)
+    assert [operation.name for _, operation in rows] == [b"", b"g"]
+    assert told(volume)[0] == ("attributes", "a/b/f")
+
+
+def damaged(self: Snapshot, ino: int) -> list[tuple[int, bytes]]:
+    raise DamagedRecordError(what="link", detail="damaged")
 
 
 def test_the_top(volume: Rig, actor: Actor) -> None:
