@@ -81,6 +81,17 @@ class Reader:
                 yield key
                 found = cursor.next()
 
+    def keys_backwards(self, table: str, prefix: bytes, end: bytes) -> Iterator[bytes]:
+        """The keys that start with `prefix`, the greatest first. end: less than every key after
+        those, and not less than any of them."""
+        with self.txn.cursor(db=self.store.tables[table]) as cursor:
+            if cursor.set_range(end) or cursor.last():
+                for key in cursor.preceding_keys():
+                    if key.startswith(prefix):
+                        yield key
+                    elif key < prefix:
+                        return
+
     def backwards(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """All records of a table, the greatest key first. Raises DamagedRecordError."""
         with self.txn.cursor(db=self.store.tables[table]) as cursor:

@@ -20,7 +20,7 @@ class Reads:
         monkeypatch.setattr(Transaction, "cursor", self._call(Transaction.cursor))
         monkeypatch.setattr(Reader, "cursor", self._call(Reader.cursor))
         monkeypatch.setattr(Reader, "keys", self._each(Reader.keys))
-        for name in ("following", "following_keys", "preceding"):
+        for name in ("following", "following_keys", "preceding", "preceding_keys"):
             monkeypatch.setattr(Cursor, name, self._each(getattr(Cursor, name)))
 
     def _call(self, plain: Callable[..., Any]) -> Callable[..., Any]:

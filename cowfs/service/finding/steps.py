@@ -61,7 +61,7 @@ class Event:
         }
 
 
-INSIDE_COUNTED = 1000
+INSIDE_COUNTED = 200
 """Things below a directory that are counted; of more it is only said that there are more."""
 
 _Name = tuple[int | None, bytes]
@@ -172,15 +172,15 @@ class Step:
     def inside(self, touched: Iterable[int], event: Event) -> Event:
         """The event of a directory with what happened below it.
 
-        touched: what may have changed. What came from elsewhere, or went there, was renamed.
+        touched: what may have changed, the greatest number first, so that what replaced something
+        is met before that. What came from elsewhere, or went there, was renamed.
         """
         old = None if CREATED in event.happened else event.old_path or event.path
         new = None if DELETED in event.happened else event.path
         found: Counter[str] = Counter()
         gone: set[int] = set()
         replaced: set[int] = set()
-        # The younger first: what replaced something is met before that.
-        for ino in sorted(touched, reverse=True):
+        for ino in touched:
             if found.total() + len(gone) >= INSIDE_COUNTED:
                 event = replace(event, inside_more=True)
                 break

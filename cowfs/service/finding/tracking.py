@@ -17,6 +17,7 @@ Threading: as the workspace.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ from cowfs.service.finding.versions import (
 from cowfs.service.selectors import Point
 from cowfs.service.states import States
 from cowfs.service.workspace import ReadOnly
-from cowfs.store.lineage import Lineage
+from cowfs.store.lineage import Lineage, Range
 
 _TREES = 8
 """States whose trees are kept for the next step."""
@@ -62,6 +63,7 @@ class PathHistory:
         self._damaged = damaged
         self._places = Places(self._reader, path)
         self._below = Below(self._reader)
+        self._few: set[int] = set()
         self._scanning = False
         self._followed: list[tuple[int, Lineage]] = []
         self._due: list[int] = []
@@ -120,6 +122,7 @@ class PathHistory:
             if few is None:
                 self._scanning = True
             else:
+                self._few |= few
                 for ino in few:
                     self._push(epochs_of(self._reader, ino))
 
@@ -138,12 +141,37 @@ class PathHistory:
         return any(map(self._below.has, self._touched(state)))
 
     def _touched(self, state: int) -> Iterator[int]:
-        """The inodes that a state changed, by its change records."""
-        for first, last in self._states.written(state):
-            for epoch in range(first, last + 1):
-                prefix = keys.pack_id(epoch) + bytes((keys.KIND_INODE,))
-                for key in self._reader.keys("change", prefix):
-                    yield keys.change_parts(key)[1]
+        """The inodes that a state changed, by its change records, the greatest number first."""
+        written = self._states.written(state)
+        epochs = [self._of_epoch(e) for first, last in written for e in range(first, last + 1)]
+        return (ino for ino, _ in itertools.groupby(heapq.merge(*epochs, reverse=True)))
+
+    def _of_epoch(self, epoch: int) -> Iterator[int]:
+        start = keys.pack_id(epoch)
+        inodes, names = (start + bytes((kind,)) for kind in (keys.KIND_INODE, keys.KIND_DIRENT))
+        for key in self._reader.keys_backwards("change", inodes, names):
+            yield keys.change_parts(key)[1]
+
+    def _touched_below(self, state: int) -> Iterator[int]:
+        """Those that were ever below one of the directories. A state that changed more than there
+        is is asked for each of them."""
+        touched = self._touched(state)
+        if self._scanning:
+            return filter(self._below.has, touched)
+        found = list(itertools.islice(touched, len(self._few) + 1))
+        if len(found) <= len(self._few):
+            return filter(self._few.__contains__, found)
+        written = self._states.written(state)
+        return (ino for ino in sorted(self._few, reverse=True) if self._is_touched(written, ino))
+
+    def _is_touched(self, written: list[Range], ino: int) -> bool:
+        cursor = self._reader.cursor("change")
+        found = (
+            keys.change_inode_key(epoch, ino)
+            for first, last in written
+            for epoch in range(first, last + 1)
+        )
+        return any(cursor.set_range(key) and cursor.key() == key for key in found)
 
     def _tree(self, state: int) -> Tree:
         tree = self._trees.get(state)
@@ -198,8 +226,7 @@ class PathHistory:
         if not step.is_directory(ino):
             return event
         self._look_below(ino)
-        touched = {found for found in self._touched(state) if self._below.has(found)}
-        return step.inside(touched, event)
+        return step.inside(self._touched_below(state), event)
 
     def _was_there(self, state: int) -> bool:
         """Whether a state, or one that it came from, has something at the path."""
