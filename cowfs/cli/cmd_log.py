@@ -260,6 +260,8 @@ def _cells(row: Row, changes: str, now: int) -> list[str]:
     what = [] if row.kind == "manual" else [f"[{row.kind}]"]
     if row.label:
         what.append(f"({row.label})")
+    if row.pinned:
+        what.append("[pinned]")
     what.append(row.message.partition("\n")[0])
     if row.git.commit:
         what.append(f"({row.git.branch} {row.git.commit[:7]})".replace("( ", "("))

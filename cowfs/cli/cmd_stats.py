@@ -81,7 +81,7 @@ def _freed(workspace: ReadOnly, selection: str, line: ProgressLine) -> dict[str,
     def progress(**step: Any) -> None:
         line.step(f"looking at {step['phase']}", step["done"], step["total"])
 
-    would = preview(workspace.reader, [record.epoch for record in chosen], (), progress)
+    would = preview(workspace.reader, [record.epoch for record in chosen], progress)
     return {
         "checkpoints": [record.id for record in chosen],
         "versions": would.versions,

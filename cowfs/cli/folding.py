@@ -24,7 +24,12 @@ def fold(head: Row, rows: Iterable[Row]) -> Iterator[tuple[Row, int]]:
     children = Counter([head.parent])
     run: list[Row] = []
     for row in rows:
-        plain = row.kind != "head" and not is_notable(row.kind, row.message) and not row.label
+        plain = (
+            row.kind != "head"
+            and not is_notable(row.kind, row.message)
+            and not row.label
+            and not row.pinned
+        )
         goes_on = run and run[-1].parent == row.id and children[row.id] == 1 and not row.current
         if not (plain and goes_on and len(run) < _MOST):
             yield from _folded(run)

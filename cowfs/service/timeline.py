@@ -26,7 +26,7 @@ class Row:
     kind: as of `CheckpointRecord`, "head" for the head. target: of a rescue checkpoint, the one
     whose restore it preceded. counts: what changed since `parent`, in inodes.
     git: the commit and branch that git was on. current: the head descends directly from it.
-    on_line: the head descends from it at all.
+    on_line: the head descends from it at all. pinned, note: as of `CheckpointRecord`.
     """
 
     id: str
@@ -45,6 +45,8 @@ class Row:
     git: records.GitState
     current: bool
     on_line: bool
+    pinned: bool = False
+    note: str = ""
 
     def with_parent(self, parent: str | None) -> Row:
         """The same row in a list that does not have its parent."""
@@ -123,6 +125,8 @@ class Timeline:
             pid=record.pid,
             command=record.command,
             target=record.target,
+            pinned=record.pinned,
+            note=record.note,
             counts=record.counts,
             git=record.git,
             current=record.epoch == self._origin,
