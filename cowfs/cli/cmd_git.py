@@ -38,7 +38,7 @@ def _set_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> N
         ctx.ensure_object(Context).json = True
 
 
-@click.group("git", cls=_Group, context_settings=HELP)
+@click.group("git", cls=_Group, context_settings=HELP, no_args_is_help=False)
 @click.option(
     "--json",
     is_flag=True,

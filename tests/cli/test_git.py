@@ -228,6 +228,7 @@ def test_without_a_mount_and_elsewhere(cowfs: Cowfs, git: Repository, mounted: P
 def test_what_is_no_repository(cowfs: Cowfs, mounted: Path) -> None:
     need("git")
     cowfs.in_process = True
+    assert cowfs.fails("git")["message"] == "missing command"
     for arguments in (["git", "export"], ["git", "notes"], ["git", "export", "--repo", "/nowhere"]):
         error = cowfs.fails(*arguments)
         assert (error["code"], error["exit_code"]) == ("COWFS_GIT_REPOSITORY", 61)

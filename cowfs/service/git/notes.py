@@ -5,6 +5,7 @@ Threading: as the workspace.
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 
 from cowfs.errors import GitFailedError
@@ -39,10 +40,10 @@ def notes(workspace: ReadOnly, git: Git, *, ref: str = DEFAULT_REF) -> Written:
         return Written(ref, 0, 0)
     own = git.run("rev-list", "HEAD").decode("ascii").split()
     mine = [commit for commit in own if commit in wanted]
-    known = _present(git, ref)
+    known = _present(git, ref, mine)
     new: dict[str, bytes] = {}
     for commit in mine:
-        old = git.run("cat-file", "blob", known[commit]) if commit in known else b""
+        old = known.get(commit, b"")
         text = _merged(old, *wanted[commit])
         if text != old:
             new[commit] = text
@@ -61,12 +62,20 @@ def _checkpoints_by_commit(workspace: ReadOnly) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _present(git: Git, ref: str) -> dict[str, str]:
-    """By commit the blob that its note is."""
+def _present(git: Git, ref: str, commits: list[str]) -> dict[str, bytes]:
+    """By commit the note that it has."""
     if not git.succeeds("rev-parse", "--verify", "--quiet", ref):
         return {}
     lines = git.run("notes", f"--ref={ref}", "list").decode("ascii").splitlines()
-    return {commit: blob for blob, _, commit in (line.partition(" ") for line in lines)}
+    blobs = {commit: blob for blob, _, commit in (line.partition(" ") for line in lines)}
+    noted = [commit for commit in commits if commit in blobs]
+    wanted = "".join(f"{blobs[commit]}\n" for commit in noted).encode("ascii")
+    listing = io.BytesIO(git.run("cat-file", "--batch", stdin=wanted) if noted else b"")
+    found = {}
+    for commit in noted:
+        size = int(listing.readline().split()[2])
+        found[commit] = listing.read(size + 1)[:size]
+    return found
 
 
 def _merged(old: bytes, first: str, last: str) -> bytes:

@@ -21,6 +21,7 @@ _SETTINGS = (
     "gc.auto=0",
     "maintenance.auto=false",
     "core.fsmonitor=false",
+    "protocol.allow=never",  # what a partial clone lacks is not fetched
 )
 _SECONDS = 600
 NAME = "cowfs"
