@@ -89,6 +89,20 @@ class AuditRecord(msgspec.Struct, array_like=True, frozen=True):
     operations: tuple[Operation, ...]
     detail: str = ""
 
+    def path(self, operation: Operation) -> bytes:
+        """Of one of its operations; without a name that of the directory."""
+        return self._join(operation.directory, operation.name)
+
+    def second_path(self, operation: Operation) -> bytes | None:
+        """None when it has none."""
+        to_name = operation.to_name
+        return self._join(operation.to_directory, to_name) if to_name else None
+
+    def _join(self, place: int, name: bytes) -> bytes:
+        """A place that is damaged is the top."""
+        directory = self.directories[place] if 0 <= place < len(self.directories) else b""
+        return directory + b"/" + name if directory and name else directory or name
+
 
 class AuditHead(msgspec.Struct, array_like=True, frozen=True):
     """The first fields of an AuditRecord, for who looks for some among many."""

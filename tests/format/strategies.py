@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cowfs.format import records
+from cowfs.format import audit, records
 
 U64 = st.integers(0, (1 << 64) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -106,3 +106,39 @@ FORMATS = st.builds(
     block_size=U32,
 )
 HISTORY = st.one_of(EPOCH_RECORDS, CHECKPOINTS, OPERATIONS, BRANCHES, FORMATS)
+PLACES = st.integers(0, 3)
+AUDITS = st.builds(
+    audit.AuditRecord,
+    epoch=U64,
+    time=I64,
+    process=U64,
+    directories=st.lists(st.binary(max_size=20), max_size=3).map(tuple),
+    operations=st.lists(
+        st.builds(
+            audit.Operation,
+            code=U8,
+            after=U64,
+            ino=U64,
+            kind=U8,
+            directory=PLACES,
+            name=NAMES,
+            to_directory=PLACES,
+            to_name=NAMES | st.just(b""),
+            count=U32,
+            size=U64,
+            what=U8,
+        ),
+        max_size=4,
+    ).map(tuple),
+    detail=TEXTS,
+)
+PROCESSES = st.builds(
+    audit.ProcessRecord,
+    pid=U32,
+    started=I64,
+    uid=U32,
+    user=TEXTS,
+    name=TEXTS,
+    command=st.binary(max_size=40),
+    parent=U64,
+)

@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import records, version
+from cowfs.format.audit import AuditRecord
 from cowfs.types import BLOCK_SIZE
-from tests.format.strategies import BASES, CHECKPOINTS, HISTORY, IDS, INODES, NAMES, U8
+from tests.format.strategies import (
+    AUDITS,
+    BASES,
+    CHECKPOINTS,
+    HISTORY,
+    IDS,
+    INODES,
+    NAMES,
+    PROCESSES,
+    U8,
+)
 
 
 @given(INODES)
@@ -41,6 +52,19 @@ def test_an_origin_comes_back(state: int, parent: int, name: bytes) -> None:
 @given(HISTORY)
 def test_a_history_record_comes_back(record: msgspec.Struct) -> None:
     assert records.decode(records.encode(record), type(record)) == record
+
+
+@given(AUDITS | PROCESSES)
+def test_a_record_of_the_audit_log_comes_back(record: msgspec.Struct) -> None:
+    assert records.decode(records.encode(record), type(record)) == record
+
+
+@given(AUDITS)
+def test_its_paths_can_be_had_whatever_it_says(record: AuditRecord) -> None:
+    for operation in record.operations:
+        assert record.path(operation).endswith(operation.name)
+        second = record.second_path(operation)
+        assert (second is None) == (not operation.to_name)
 
 
 @given(HISTORY)

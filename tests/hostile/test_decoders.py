@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 
 from cowfs.errors import CowfsError, DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.format.audit import AuditHead, AuditRecord, ProcessRecord
 from cowfs.service.selectors import parse_time, resolve
 from cowfs.service.workspace import describe
 from cowfs.store.pages import DamagedFileError, PageCheck
 from cowfs.store.snapshot import Reader
-from tests.format.strategies import BASES, HISTORY, INODES
+from tests.format.strategies import AUDITS, BASES, HISTORY, INODES
 from tests.support.volumes import Rig
 
 OFTEN = settings(max_examples=200, deadline=None)
@@ -34,6 +35,9 @@ HISTORY_KINDS = [
     records.EpochRecord,
     records.FormatRecord,
     records.OperationRecord,
+    AuditHead,
+    AuditRecord,
+    ProcessRecord,
 ]
 UNPACKERS: list[Callable[[bytes], object]] = [
     records.unpack_inode,
@@ -106,7 +110,7 @@ def test_fixed_records(value: bytes, unpack: Callable[[bytes], object]) -> None:
 
 
 @OFTEN
-@given(either(HISTORY.map(records.encode)), st.sampled_from(HISTORY_KINDS))
+@given(either((HISTORY | AUDITS).map(records.encode)), st.sampled_from(HISTORY_KINDS))
 @example(b"\xdd" + GIANT, records.BranchRecord)
 @example(b"\x95\xa4main\x01\xdd" + GIANT, records.BranchRecord)
 @example(b"\x92\xdb" + GIANT, records.CheckpointRecord)

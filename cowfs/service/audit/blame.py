@@ -17,7 +17,7 @@ from cowfs.errors import CowfsError, DamagedRecordError, NotTextError
 from cowfs.format import audit, keys, records
 from cowfs.format.audit import AuditRecord
 from cowfs.service.audit.log import Log, Process
-from cowfs.service.content import Node, Tree, join, same_content
+from cowfs.service.content import Node, Tree, same_content
 from cowfs.service.selectors import Point, get_checkpoint
 from cowfs.service.textdiff import TEXT_LIMIT
 from cowfs.service.workspace import ReadOnly
@@ -92,8 +92,7 @@ def _replaced(
         for operation in reversed(record.operations):
             if operation.code != audit.RENAMED or operation.ino == made.ino:
                 continue
-            above = record.directories[operation.to_directory]
-            if join(above, operation.to_name) == made.path:
+            if record.second_path(operation) == made.path:
                 names = tree.names(operation.ino)
                 if names:
                     return tree.node(operation.ino, names[0][2])
@@ -156,8 +155,7 @@ def _last_in(record: AuditRecord, node: Node) -> int | None:
         if operation.code in _CONTENT:
             hit = operation.ino == node.ino
         elif operation.code in _RESTORES:
-            above = record.directories[operation.directory]
-            top = above + b"/" + operation.name if above else operation.name
+            top = record.path(operation)
             hit = not top or node.path == top or node.path.startswith(top + b"/")
         else:
             continue

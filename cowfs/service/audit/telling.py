@@ -237,12 +237,10 @@ class Paths:
 
     def of(self, record: AuditRecord, operation: Operation) -> tuple[bytes, bytes | None]:
         """Its path, and the second one."""
-        directories, to = record.directories, None
-        if operation.to_name:
-            to = _join(directories[operation.to_directory], operation.to_name)
+        to = record.second_path(operation)
         if not operation.name and operation.ino > 1:
             return self._by_number(record.epoch, operation.ino), to
-        return _join(directories[operation.directory], operation.name), to
+        return record.path(operation), to
 
     def _by_number(self, epoch: int, ino: int) -> bytes:
         try:
@@ -254,10 +252,6 @@ class Paths:
         except (DamagedRecordError, ValueError):
             pass
         return b"(inode %d)" % ino
-
-
-def _join(directory: bytes, name: bytes) -> bytes:
-    return directory + b"/" + name if directory and name else directory or name
 
 
 def deeds_of(record: AuditRecord, paths: Paths) -> list[Deed]:
@@ -367,6 +361,8 @@ def _counted(process: Process, record: AuditRecord, paths: Paths) -> Story:
 
 def _below_all(record: AuditRecord) -> bytes:
     """The longest path that all operations of a record are below, or at."""
+    if not record.directories:
+        return b""
     top, *others = record.directories
     for directory in others:
         top = _common(top, directory)
@@ -374,7 +370,8 @@ def _below_all(record: AuditRecord) -> bytes:
         return top
     place = record.directories.index(top)
     names = {operation.name for operation in record.operations if operation.directory == place}
-    paths = [_join(top, name) for name in list(names)[:2]]  # two are as good as many
+    few = list(names)[:2]  # two are as good as many
+    paths = [top + b"/" + name if top else name for name in few]
     first, *rest = paths + [path for path in record.directories if path != top]
     for path in rest:
         first = _common(first, path)
