@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from cowfs.format import records
+from cowfs.service.collecting import Pace, collect
+from cowfs.service.removing import forget
 from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, data, history
 from cowfs.volume.browsing import CHECKPOINT, DIRECTORY, LINK, Name, NotStoredError, SealedView
@@ -108,6 +111,35 @@ def test_every_checkpoint_as_it_was(volume: Rig, seed: int) -> None:
     for checkpoint, tree in states.items():
         assert tree_of(volume, checkpoint) == tree
     assert volume.tree() == head
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_as_it_was_after_others_were_removed(volume: Rig, seed: int) -> None:
+    """While somebody looks, others are removed and what only those needed is collected."""
+    rng, worker = random.Random(seed), Worker(volume, seed)
+    states: dict[str, dict[bytes, Facts]] = {}
+    visits = volume.volume.visits
+    for number in range(30):
+        for _ in range(rng.randrange(1, 8)):
+            worker.step()
+            if not volume.ls():
+                volume.create(b"again")
+        tree = volume.tree()
+        states[volume.checkpoint().id] = tree
+        if number % 6 == 5:
+            for checkpoint in sorted(states):
+                assert tree_of(volume, checkpoint) == states[checkpoint]
+            gone = rng.sample(sorted(states), 3)
+            held = visits.visit(gone[0])
+            visits.use(held)
+            forget(volume.engine, contextlib.nullcontext(), gone)
+            collect(volume.engine, contextlib.nullcontext(), Pace(), lambda **_: None)
+            for checkpoint in gone:
+                del states[checkpoint]
+                assert errno_of(view_of, volume, checkpoint) == errno.ESTALE
+            visits.leave(held)
+    for checkpoint, tree in states.items():
+        assert tree_of(volume, checkpoint) == tree
 
 
 def test_at_once_and_in_another_life(open_rig: OpenRig, base: Path) -> None:
