@@ -30,8 +30,9 @@ _POLICY_SECONDS = 3600.0
 _FIRST_SECONDS = 300.0
 """After the mount: whoever mounts wants to work."""
 _FAILED_SECONDS = 60.0
-_REST_SECONDS = 0.005
-"""Between two steps, for those who wait for the writer or for the interpreter."""
+_REST = 1.0
+_REST_ASKED = 0.5
+"""Pauses between two steps, as of `Pace`."""
 _SHORT = 10
 _ENOUGH = 6
 """Room is made when less than 1/10 of the quota is left, until 1/6 is."""
@@ -43,7 +44,7 @@ class _Background(Pace):
     def __init__(
         self, busy: threading.Event | None, stop: threading.Event, asked: threading.Event
     ) -> None:
-        super().__init__(busy, stop, _REST_SECONDS)
+        super().__init__(busy, stop, _REST)
         self._asked = asked
 
     def go_on(self) -> bool:
@@ -90,7 +91,7 @@ class Collector:
         self._asked.set()
         with self._running:
             self._asked.clear()
-            pace = Pace(self._busy if idle else None, self._stop, _REST_SECONDS)
+            pace = Pace(self._busy if idle else None, self._stop, _REST_ASKED)
             done = clean(self._engine, self._operation, rules, pace, progress, thorough=True)
             self._note("asked", done)
             return done

@@ -10,6 +10,7 @@ Threading: one run at a time, in a thread that may wait for the owner of the vol
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ Progress = Callable[..., None]
 
 class Pace:
     """How a run goes on. busy: set while others use the mount; nothing is done then. stop: ends the
-    run. rest: how many seconds it pauses after each step, so that others come first."""
+    run. rest: how many times as long as a step took it pauses after it, so that others come first:
+    a step keeps the interpreter."""
 
     def __init__(
         self,
@@ -51,17 +53,21 @@ class Pace:
         self._busy = busy
         self._stop = stop or threading.Event()
         self._rest = rest
+        self._since = time.monotonic()
 
     def go_on(self) -> bool:
         """Wait as long as it must; False when the run shall end."""
         if self._rest:
-            self._stop.wait(self._rest)
+            took = time.monotonic() - self._since
+            self._stop.wait(min(took * self._rest, _LONGEST_REST))
         while self._busy is not None and self._busy.is_set() and not self._stop.is_set():
             self._stop.wait(_BUSY_SECONDS)
+        self._since = time.monotonic()
         return not self._stop.is_set()
 
 
 _BUSY_SECONDS = 0.25
+_LONGEST_REST = 0.25
 
 
 @dataclass(slots=True)
@@ -124,7 +130,7 @@ class _Run:
         reached("collect.begin")
         with self._operation:
             commit(self._engine)
-        while (plan := self._plan()).done:
+        while (plan := self._plan()) is not None:
             left = self.collected.left
             if not self._versions(plan):
                 return
@@ -136,9 +142,11 @@ class _Run:
         self._refresh()
         reached("collect.done")
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> Plan | None:
+        """None when there is nothing to look at."""
         with self._operation, Reader(self._store) as reader:
-            return make_plan(reader)
+            plan = make_plan(reader) if waiting(reader) else None
+        return plan if plan is not None and plan.done else None
 
     def _refresh(self) -> None:
         """What readers see keeps pages from being used again."""
