@@ -28,7 +28,7 @@ from cowfs.types import ROOT_INO
 from cowfs.volume import data
 from cowfs.volume.importing import recorded_fingerprint
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError
+from cowfs.volume.posix import PosixError, storable
 
 if TYPE_CHECKING:
     from cowfs.volume.volume import Volume
@@ -80,7 +80,7 @@ def git_state(volume: Volume) -> records.GitState:
         inside.find_directory()
         elsewhere.known, elsewhere.place = True, inside.outside
         return elsewhere.state if inside.outside is not None else _state_of(inside)
-    except (PosixError, DamagedRecordError, OSError):
+    except (PosixError, DamagedRecordError, OSError, ValueError):  # a path with a NUL
         return _NOTHING
     except LmdbError as error:
         volume.met_damaged_page(error)
@@ -90,7 +90,7 @@ def git_state(volume: Volume) -> records.GitState:
 def _state_of(repository: _Repository) -> records.GitState:
     try:
         return repository.state()
-    except OSError:
+    except (OSError, ValueError):
         return _NOTHING
 
 
@@ -174,7 +174,7 @@ class _Outside(_Repository):
             st = os.stat(own + b"/index")
         except (FileNotFoundError, NotADirectoryError):
             return 0, 0
-        return st.st_mtime_ns, st.st_size
+        return storable(st.st_mtime_ns), st.st_size
 
     def _read(self, path: bytes, most: int) -> bytes | None:
         try:
@@ -235,7 +235,7 @@ class _Inside(_Repository):
         if isinstance(found, bytes):
             assert self._volume.base is not None
             st = self._volume.base.stat(found)
-            return (st.st_mtime_ns, st.st_size) if st is not None else (0, 0)
+            return (storable(st.st_mtime_ns), st.st_size) if st is not None else (0, 0)
         return (found.mtime, found.size) if found is not None and found.is_file else (0, 0)
 
     # -- files ----------------------------------------------------------------------------------

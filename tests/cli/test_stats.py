@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from cowfs.cli import cmd_stats
+from cowfs.service import stats
 from tests.cli.command import Cowfs
 
 
@@ -21,6 +25,20 @@ def test_the_size_of_a_mounted_project(cowfs: Cowfs, mounted: Path) -> None:
     said = cowfs.says("stats")
     assert f"{made[:8]}  both\n" in said
     assert "equal blocks stored once" in said
+
+
+def test_a_great_store_has_its_summary_at_once(
+    cowfs: Cowfs, mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The details only when they are asked for."""
+    cowfs.in_process = True
+    cowfs.ok("checkpoint")
+    monkeypatch.setattr(cmd_stats, "_SMALL", 10)
+    monkeypatch.setattr(stats, "details", None)
+    assert cowfs.ok("stats")["details"] is None
+    assert "cowfs stats --details" in cowfs.says("stats")
+    monkeypatch.undo()
+    assert cowfs.ok("stats", "--details")["details"]["logical"] > 0
 
 
 def test_what_removing_checkpoints_frees(cowfs: Cowfs, mounted: Path) -> None:

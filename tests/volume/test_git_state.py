@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import stat
 from collections.abc import Callable
@@ -193,6 +194,23 @@ def test_a_head_that_leads_nowhere(
     rig = open_rig()
     rig.save(b".git/HEAD", head)
     assert rig.checkpoint().git.commit == ""
+
+
+@pytest.mark.parametrize("path", [b".git", b".git/HEAD", b".git/commondir", b".git/packed-refs"])
+def test_any_bytes_anywhere(open_rig: Callable[[], Rig], git: Repository, path: bytes) -> None:
+    """A checkpoint is made, whatever they are."""
+    rig = open_rig()
+    rig.unlink(b".git/refs/heads/main")
+    words = [b"ref: ", b"gitdir: ", b"refs/heads/", b"/", b"..", b"\0", b"\n", b"\xff", b"main"]
+    words += [OTHER.encode(), b" ", os.fsencode(git.top), b".git", b"x" * 300]
+    choose = random.Random(path).choice
+    if path == b".git":
+        rig.remove_tree(b".git")
+        rig.create(b".git")
+    for _ in range(150):
+        rig.save(path, b"".join(choose(words) for _ in range(choose(range(6)))))
+        state = rig.checkpoint().git
+        assert state.commit in ("", OTHER)
 
 
 def test_references_in_a_circle(open_rig: Callable[[], Rig], git: Repository) -> None:
