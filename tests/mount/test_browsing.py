@@ -313,12 +313,17 @@ def test_a_projects_own(mount: MountFunction, base: Path, kind: str) -> None:
     top = mounted.mountpoint
     assert os.listdir(top) == [".cowfs"]
     before, checkpoint = state_of(top), mounted.checkpoint()
+    watcher = Inotify()
+    watcher.watch(top, Inotify.CREATE | Inotify.DELETE | Inotify.MOVED_TO)
     os.rename(top / ".cowfs", top / "moved")
     assert os.listdir(top) == ["moved"]
     assert_shows(mounted, checkpoint, before)  # as long as there is none of its own
     assert errno_of(os.rename, top / "moved", top / ".cowfs") in ("EEXIST", "EISDIR")
+    watcher.events()
     mounted.restore(checkpoint)
     assert_same(state_of(top), before)
+    assert b".cowfs" in {name for _, name in watcher.events()}
+    watcher.close()
     if kind == "directory":
         shutil.rmtree(top / ".cowfs")
     else:
