@@ -91,6 +91,9 @@ class Deletions:
         except (DamagedRecordError, LmdbError) as error:
             log.warning("no checkpoint before a deletion: %s", error)
             return
+        except Exception:  # a defect here must not keep anybody from deleting
+            log.exception("no checkpoint before a deletion")
+            return
         self._kept, self._count = sealed.checkpoint.id, 0
 
     def _has_unsaved(self, parent: int, name: bytes, *, fresh: bool) -> bool:
