@@ -126,6 +126,8 @@ class Autosaver:
                         self._save()
                 except LoopEndedError:
                     return
+                except Exception:
+                    log.exception("an automatic checkpoint")
                 finally:
                     self._operation.release()
             self._wake.clear()
