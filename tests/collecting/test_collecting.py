@@ -12,6 +12,7 @@ from cowfs.errors import DamagedRecordError, NothingToUndoError
 from cowfs.format import codec
 from cowfs.service import collecting
 from cowfs.service.apply import apply
+from cowfs.service.collecting import versions
 from cowfs.types import BLOCK_SIZE
 from tests.collecting.looking import (
     check_nothing_left,
@@ -198,6 +199,56 @@ def test_a_block_that_is_written_again_while_blocks_are_swept(rig: Rig) -> None:
     assert rig.exists(b"g")
     assert rig.read(b"g") == DATA
     check_verified(rig)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_history_goes_on_meanwhile(rig: Rig, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Checkpoints are made, removed and restored between the steps of one collection."""
+    monkeypatch.setattr(versions, "_LOOKED_AT", 6)
+    monkeypatch.setattr(versions, "_TAKEN", 3)
+    monkeypatch.setattr(versions, "_NAMED", 3)
+    rng = random.Random(seed)
+    shown = {}
+
+    def edit(number: int) -> None:
+        rig.save(b"f", b"%d" % number * 30_000)
+        if rig.exists(b"n%d" % (number - 2)):
+            rig.unlink(b"n%d" % (number - 2))
+        if not rig.exists(b"n%d" % number):
+            rig.create(b"n%d" % number, b"%d" % number * 1000)
+        record = rig.checkpoint()
+        shown[record.id] = record.epoch, look(rig, record.epoch)
+
+    for number in range(12):
+        edit(number)
+    for name in list(shown)[:9]:
+        forget(rig, [name])
+        del shown[name]
+
+    class Meanwhile(collecting.Pace):
+        steps = 0
+
+        def go_on(self) -> bool:
+            self.steps += 1
+            if self.steps % 3 == 0 and self.steps < 60:
+                edit(20 + self.steps)
+            if self.steps % 7 == 0 and self.steps < 60:
+                rescue = rig.restore(rng.choice(list(shown))).rescue
+                shown[rescue.id] = rescue.epoch, look(rig, rescue.epoch)
+            if self.steps % 5 == 0 and self.steps < 60:
+                name = rng.choice(list(shown)[:-1])
+                forget(rig, [name])
+                del shown[name]
+            return True
+
+    pace = Meanwhile()
+    nothing = contextlib.nullcontext()
+    assert collecting.collect(rig.engine, nothing, pace, lambda **_: None, thorough=True).complete
+    assert pace.steps > 60
+    for epoch, state in shown.values():
+        assert look(rig, epoch) == state
+    check_verified(rig)
+    check_nothing_left(rig, [epoch for epoch, _ in shown.values()])
 
 
 def test_damage_stops_it(rig: Rig) -> None:

@@ -49,6 +49,7 @@ class Finder:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.left = False
+        self._affected = plan.affected
         self.done, self.total = 0, len(plan.affected)
         self._at = b""
         self._inodes: dict[int, None] = {}
@@ -63,7 +64,8 @@ class Finder:
     def step(self, reader: Reader, held: Collection[int], plan: Plan | None = None) -> list[Row]:
         """What the next few things have that can go; they are taken out before the next step.
 
-        held: contents that something open without a name has. plan: another one that keeps more.
+        held: contents that something open without a name has. plan: another one that keeps more;
+        where to look stays as it was.
         """
         self._reader, self._held = reader, held
         self.plan = plan or self.plan
@@ -106,7 +108,7 @@ class Finder:
         """Read what the affected epochs name; False when that was all."""
         read = 0
         while self.done < self.total and read < _NAMED:
-            epoch = keys.pack_id(self.plan.affected[self.done])
+            epoch = keys.pack_id(self._affected[self.done])
             cursor = self._reader.cursor("change")
             found = cursor.set_range(self._at or epoch)
             while found and read < _NAMED and (key := cursor.key()).startswith(epoch):
