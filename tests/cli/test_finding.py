@@ -336,3 +336,19 @@ def test_an_interrupted_bisect_leaves_nothing(
             process.communicate(timeout=60)
         assert process.returncode == 130
         assert temporary(cowfs) == []
+
+
+def test_without_a_mount(cowfs: Cowfs, mounted: Path, steps: list[str]) -> None:
+    (mounted / "number").unlink()
+    last = checkpoint(cowfs)
+    cowfs.ok("unmount", mounted, cwd=cowfs.top)
+    found = happened(cowfs.ok("log", "number", "-n", "2"))
+    assert [row for row in found if row[0] in (last, steps[6])] == [
+        (last, ["deleted"], None),
+        (steps[6], ["modified"], None),
+    ]
+    (row,) = cowfs.ok("find", "number")["found"]
+    assert row["checkpoint"] == steps[6]
+    document = cowfs.ok("bisect", "run", "--bad", steps[6], *below(4))
+    assert document["culprit"]["id"] == steps[4]
+    assert temporary(cowfs) == []
