@@ -121,7 +121,7 @@ def compare_freed(workspace: ReadOnly, first: int, last: int) -> None:
     """Deleting some checkpoints frees what no other state needs."""
     records = [record for record in all_checkpoints(workspace.reader) if record.epoch]
     going = {record.epoch for record in records[first:last]}
-    would = preview(workspace.reader, going, (), nobody)
+    would = preview(workspace.reader, going, nobody)
     # The state that the present one came from stays, with a checkpoint or without.
     parent = workspace.reader.epoch(workspace.branch.head).parent
     staying = [p for p in states(workspace) if p.lineage.head not in going - {parent}]
