@@ -115,11 +115,9 @@ class Autosaver:
         self._deletions.spacing = policy.spacing
 
     def _run(self) -> None:
-        while True:
+        while not self._stopping:
             self._wake.wait()
-            if self._stopping:
-                return
-            if self._operation.acquire(blocking=False):
+            if not self._stopping and self._operation.acquire(blocking=False):
                 try:
                     self._engine.call(self._deletions.finish)
                     if self._reason:
