@@ -79,6 +79,7 @@ def changes(
             until=None if until is None else _epoch(workspace, until, None),
             tops=tops,
             wanted=wanted,
+            whole=context.json,
         )
         last = log.last
     if not follow:
@@ -93,7 +94,7 @@ def changes(
         time.sleep(_LOOK_SECONDS)
         with opening.reading(place, need_base=False) as workspace:
             found = Log(workspace.reader), Paths(workspace.reader)
-            for number, told in later(*found, last, tops, wanted):
+            for number, told in later(*found, last, tops, wanted, whole=context.json):
                 last = number
                 for story in told:
                     _print(context, story)

@@ -21,8 +21,8 @@ from cowfs.service.audit.log import Log, Process
 from cowfs.store.snapshot import Reader, Snapshot
 
 _PAUSE_NS = 3_000_000_000
-_MOST_PATHS, _SOME = 200, 10
-"""Paths that a story keeps, and those of each record of which the others are only counted."""
+_SOME = 10
+"""Paths of each record of which the others are only counted."""
 _MANY = 100
 """Operations of one record above which they are counted and not looked at one by one."""
 _DIRECTORY = 4
@@ -65,9 +65,9 @@ class Deed:
 class Story:
     """What a process did in one go.
 
-    time, until: of its first and last operation, ns since 1970. paths: the first ones, each with
-    the second path of a rename or None. below: the directory that has all of them. detail: id of
-    the checkpoint that was restored. outside: done by nobody of a session, while there are some;
+    time, until: of its first and last operation, ns since 1970. paths: all or, of many, some, each
+    with the second path of a rename or None. below: the directory that has all of them. detail: id
+    of the checkpoint that was restored. outside: done by nobody of a session, while there are some;
     there are none yet.
     """
 
@@ -94,20 +94,7 @@ class Story:
         else:
             self.files += 1
         self.size += deed.size
-        if len(self.paths) < _MOST_PATHS and (deed.path, deed.to_path) not in self.paths[-8:]:
-            self.paths.append((deed.path, deed.to_path))
-
-    def join(self, earlier: Story) -> None:
-        """What the same process did just before belongs to it."""
-        self.below = _common(self.below, earlier.below)
-        self.time = min(self.time, earlier.time)
-        self.files += earlier.files
-        self.directories += earlier.directories
-        self.size += earlier.size
-        known = set(earlier.paths)
-        twice = [pair for pair in self.paths if pair in known]
-        self.files -= min(len(twice), self.files)
-        self.paths = (earlier.paths + [p for p in self.paths if p not in known])[:_MOST_PATHS]
+        self.paths.append((deed.path, deed.to_path))
 
     def who(self) -> str:
         """Who did it."""
@@ -150,7 +137,6 @@ class Story:
         return " and ".join(counts) + below
 
     def to_json(self) -> dict[str, Any]:
-        count = self.files + self.directories
         return {
             "time": self.time,
             "until": self.until,
@@ -162,7 +148,6 @@ class Story:
             "bytes": self.size,
             "below": os.fsdecode(self.below),
             "paths": [_pair(pair) for pair in self.paths],
-            "paths_left_out": max(count - len(self.paths), 0),
             "checkpoint": self.detail or None,
             "outside": self.outside,
             "text": f"{self.who()} {self.what()}",
@@ -302,6 +287,23 @@ def may_concern(record: AuditRecord | AuditHead, tops: Sequence[bytes]) -> bool:
     )
 
 
+def _merged(parts: list[Story]) -> Story:
+    """One story of what a process did in several groups, the newest first. What it did to one path
+    again and again counts once."""
+    story, *later_ones = reversed(parts)
+    seen = set(story.paths)
+    for part in later_ones:
+        fresh = [pair for pair in part.paths if pair not in seen]
+        story.files += part.files - min(len(part.paths) - len(fresh), part.files)
+        story.directories += part.directories
+        story.size += part.size
+        story.below = _common(story.below, part.below)
+        story.until = max(story.until, part.until)
+        seen.update(fresh)
+        story.paths += fresh
+    return story
+
+
 Choice = Callable[[Process], bool]
 
 
@@ -311,12 +313,17 @@ def tell(
     paths: Paths,
     tops: Sequence[bytes] = (),
     wanted: Choice | None = None,
+    *,
+    whole: bool = False,
 ) -> list[Story]:
-    """The stories of one record alone; of paths below `tops`, and of processes that are wanted."""
+    """The stories of one record alone; of paths below `tops`, and of processes that are wanted.
+
+    whole: with all paths. Else of many operations of one kind only some are looked at.
+    """
     process = log.process(record.process)
     if (wanted is not None and not wanted(process)) or (tops and not may_concern(record, tops)):
         return []
-    if not tops and len(record.operations) > _MANY and not _is_mixed(record):
+    if not (whole or tops) and len(record.operations) > _MANY and not _is_mixed(record):
         return [_counted(process, record, paths)]
     stories: dict[str, Story] = {}
     for deed in deeds_of(record, paths):
@@ -387,11 +394,12 @@ def newest(
     until: int | None = None,
     tops: Sequence[bytes] = (),
     wanted: Choice | None = None,
+    whole: bool = False,
 ) -> list[Story]:
     """The last `limit` stories (0: all), the oldest first; of epochs above `after` and up to
-    `until`. The log is read from its end, as far as is needed."""
-    found: list[Story] = []
-    open_ones: dict[tuple[int, str], Story] = {}
+    `until`; `whole` as of `tell`. The log is read from its end, as far as is needed."""
+    found: list[list[Story]] = []
+    open_ones: dict[tuple[int, str], list[Story]] = {}
 
     def chosen(head: AuditHead) -> bool:
         if wanted is not None and not wanted(log.process(head.process)):
@@ -399,20 +407,19 @@ def newest(
         return not tops or may_concern(head, tops)
 
     for record in log.backwards(after, until, chosen):
-        told = tell(log, record, paths, tops, wanted)
+        told = tell(log, record, paths, tops, wanted, whole=whole)
         for story in reversed(told):
             key = record.process, story.verb
-            later = open_ones.get(key)
-            if later is not None and _belongs(story, later):
-                later.join(story)
+            parts = open_ones.get(key)
+            if parts is not None and _belongs(story, parts[-1]):
+                parts.append(story)
                 continue
-            open_ones[key] = story
-            found.append(story)
+            open_ones[key] = [story]
+            found.append(open_ones[key])
         if limit and len(found) > limit and _settled(found[:limit], record):
             break
-    found = found[:limit] if limit else found
-    found.reverse()
-    return sorted(found, key=lambda story: story.until)
+    stories = [_merged(parts) for parts in reversed(found[:limit] if limit else found)]
+    return sorted(stories, key=lambda story: story.until)
 
 
 def _belongs(earlier: Story, later: Story) -> bool:
@@ -423,16 +430,23 @@ def _belongs(earlier: Story, later: Story) -> bool:
     )
 
 
-def _settled(stories: Sequence[Story], record: AuditRecord) -> bool:
+def _settled(stories: Sequence[list[Story]], record: AuditRecord) -> bool:
     """Whether nothing before a record can belong to any of these."""
     return all(
-        story.time - record.time >= _PAUSE_NS or story.epoch > record.epoch for story in stories
+        parts[-1].time - record.time >= _PAUSE_NS or parts[-1].epoch > record.epoch
+        for parts in stories
     )
 
 
 def later(
-    log: Log, paths: Paths, number: int, tops: Sequence[bytes], wanted: Choice | None
+    log: Log,
+    paths: Paths,
+    number: int,
+    tops: Sequence[bytes],
+    wanted: Choice | None,
+    *,
+    whole: bool,
 ) -> Iterator[tuple[int, list[Story]]]:
     """(number of the record, its stories) of what came after a record."""
     for at, record in log.since(number):
-        yield at, tell(log, record, paths, tops, wanted)
+        yield at, tell(log, record, paths, tops, wanted, whole=whole)
