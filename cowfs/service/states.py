@@ -60,9 +60,13 @@ class States:
                 yield record.epoch
 
     def parent(self, epoch: int) -> int:
-        """The state that a state was made from; that of epoch 0 is itself."""
+        """The state that a state was made from; that of epoch 0 is itself. Raises
+        DamagedRecordError."""
         while epoch:
-            epoch = self._epoch(epoch).parent
+            parent = self._epoch(epoch).parent
+            if parent >= epoch:
+                raise DamagedRecordError(what=f"epoch {epoch}", detail="its parent is younger")
+            epoch = parent
             if self.checkpoint(epoch):
                 break
         return epoch
@@ -92,12 +96,19 @@ class States:
         """The tree of a state."""
         return Snapshot(self.reader, self.lineage(epoch))
 
-    def written(self, epoch: int) -> list[Range]:
+    def written(self, epoch: int) -> list[int]:
         """The epochs whose changes a state shows and its parent does not, ascending."""
         parent = self.parent(epoch)
         if self._epoch(epoch).parent == parent:
-            return [(epoch, epoch)]
-        return self.lineage(epoch).minus(self.lineage(parent))
+            return [epoch]
+        found: list[int] = []
+        cursor = self.reader.cursor("epoch")
+        for first, last in self.lineage(epoch).minus(self.lineage(parent)):
+            more = cursor.set_range(keys.pack_id(first))
+            while more and (at := keys.unpack_id(cursor.key())) <= last:
+                found.append(at)
+                more = cursor.next()
+        return found
 
     def has_changes(self, epoch: int) -> bool:
         """Whether an epoch changed anything."""
@@ -135,5 +146,7 @@ class States:
             if epoch in (0, self.head) or self.checkpoint(epoch):
                 shown[epoch] = [epoch]
             else:
-                shown[epoch] = [state for child in children[epoch] for state in shown[child]]
+                shown[epoch] = [
+                    state for child in children[epoch] for state in shown.get(child, ())
+                ]
         return shown

@@ -3,8 +3,8 @@
     python -m tests.hostile.stores --count 10000
 
 Each store is looked at by processes of their own, since LMDB trusts its file: one verifies it, one
-uses it as a daemon does. A process must end with a result or an error of ours: not by a signal, not
-with another exception, not never.
+uses it as a daemon does, one searches its history. A process must end with a result or an error of
+ours: not by a signal, not with another exception, not never.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from cowfs.errors import CowfsError
+from cowfs.errors import CowfsError, UnknownPathError
 from cowfs.format.records import CheckpointRecord
+from cowfs.service.finding.names import Finder, Pattern
+from cowfs.service.finding.pathlog import log_paths
+from cowfs.service.finding.selection import Selection
 from cowfs.service.selectors import all_checkpoints
+from cowfs.service.timeline import Timeline
+from cowfs.service.workspace import reading
 from cowfs.store.env import LmdbError
 from cowfs.store.guard import must_be_safe
 from cowfs.store.snapshot import Reader
@@ -104,6 +109,19 @@ def verify(sample: Sample) -> None:
     sample.verify()
 
 
+def search(sample: Sample) -> None:
+    """As `cowfs log`, `cowfs log PATH` and `cowfs find`."""
+    must_be_safe(sample.store, 0)
+    with reading(sample.store, None) as workspace:
+        line = Timeline(workspace, lambda _: None)
+        list(line.checkpoints())
+        for path in (b"", b"src", b"src/main", b"docs/old", b"fresh"):
+            with contextlib.suppress(UnknownPathError):
+                log_paths(line, [path], 50, Selection(), lambda _: None)
+        for name in (b"util", b"*", b"src/*"):
+            list(Finder(workspace, line.states).find(Pattern(name)))
+
+
 def outcome(fn: Callable[[Sample], None], sample: Sample) -> str:
     """What becomes of a process that does it: "done", "refused", or what is wrong with it."""
     reading, writing = os.pipe()
@@ -137,7 +155,7 @@ def run(top: Path, seeds: range) -> tuple[Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     wrong = []
     for seed in seeds:
-        for fn in (verify, use):
+        for fn in (verify, use, search):
             place = top / "damaged"
             damaged = sample.copy(place)
             how = damage(place / "data.mdb", random.Random(seed))

@@ -35,7 +35,8 @@ def test_bytes_changed_at_random(fast_path: Path) -> None:
     (fast_path / "sound").mkdir()
     counts, wrong = stores.run(fast_path, range(COUNT))
     assert wrong == []
-    assert set(counts) == {"verify: done", "verify: refused", "use: done", "use: refused"}
+    ways = ("verify", "use", "search")
+    assert set(counts) == {f"{way}: {end}" for way in ways for end in ("done", "refused")}
 
 
 # -- records that lead in circles, or far away --------------------------------------------------
@@ -135,7 +136,16 @@ def test_reading_ends(sample: Sample, make: Callable[[Hands], None]) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, limit[1]))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        for use in (stores.verify, stores.use, export, archive, select, seal_all, apply_all):
+        for use in (
+            stores.verify,
+            stores.use,
+            stores.search,
+            export,
+            archive,
+            select,
+            seal_all,
+            apply_all,
+        ):
             at = sample.store.parent / use.__name__
             shutil.copytree(sample.base, at / "base", symlinks=True)
             place = replace(sample.copy(at / "store"), base=at / "base")

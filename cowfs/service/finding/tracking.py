@@ -36,7 +36,7 @@ from cowfs.service.finding.versions import (
 from cowfs.service.selectors import Point
 from cowfs.service.states import States
 from cowfs.service.workspace import ReadOnly
-from cowfs.store.lineage import Lineage, Range
+from cowfs.store.lineage import Lineage
 
 _TREES = 8
 """States whose trees are kept for the next step."""
@@ -142,8 +142,7 @@ class PathHistory:
 
     def _touched(self, state: int) -> Iterator[int]:
         """The inodes that a state changed, by its change records, the greatest number first."""
-        written = self._states.written(state)
-        epochs = [self._of_epoch(e) for first, last in written for e in range(first, last + 1)]
+        epochs = map(self._of_epoch, self._states.written(state))
         return (ino for ino, _ in itertools.groupby(heapq.merge(*epochs, reverse=True)))
 
     def _of_epoch(self, epoch: int) -> Iterator[int]:
@@ -164,13 +163,9 @@ class PathHistory:
         written = self._states.written(state)
         return (ino for ino in sorted(self._few, reverse=True) if self._is_touched(written, ino))
 
-    def _is_touched(self, written: list[Range], ino: int) -> bool:
+    def _is_touched(self, epochs: list[int], ino: int) -> bool:
         cursor = self._reader.cursor("change")
-        found = (
-            keys.change_inode_key(epoch, ino)
-            for first, last in written
-            for epoch in range(first, last + 1)
-        )
+        found = (keys.change_inode_key(epoch, ino) for epoch in epochs)
         return any(cursor.set_range(key) and cursor.key() == key for key in found)
 
     def _tree(self, state: int) -> Tree:
