@@ -190,6 +190,9 @@ def test_killed_in_the_middle(cowfs: Cowfs, git: Repository, mounted: Path) -> N
         (mounted / "readme").write_text(f"{number}\n" * 1000)
         cowfs.ok("checkpoint")
     before = state(git)
+    temporary = cowfs.top / "temporary"
+    temporary.mkdir()
+    cowfs.env["TMPDIR"] = str(temporary)
     for killed in range(4):
         with cowfs.start(
             "git", "export", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -201,7 +204,11 @@ def test_killed_in_the_middle(cowfs: Cowfs, git: Repository, mounted: Path) -> N
                     break
         assert state(git) == before
         git.sound()
+    (mounted / "readme").write_text("last\n")
+    cowfs.ok("checkpoint")
+    cowfs.in_process = False
     document = cowfs.ok("git", "export")
+    assert list(temporary.iterdir()) == []
     assert int(git("rev-list", "--count", "cowfs/main")) == cowfs.ok("log")["total"]
     assert git("rev-parse", "cowfs/main") == document["commit"]
     git.sound()

@@ -186,7 +186,7 @@ def target_of(target: Repository, record: records.CheckpointRecord) -> str:
 
 @given(st.lists(edits, max_size=15), st.lists(edits, max_size=15))
 @settings(
-    max_examples=10,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

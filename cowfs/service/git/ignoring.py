@@ -9,8 +9,10 @@ Threading: owned by one thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +24,7 @@ from cowfs.service.git.program import command, environment, said, start
 
 NAME = b".gitignore"
 EXCLUDE = b".git/info/exclude"
+_PREFIX = "cowfs-git-"
 _BATCH = 4096
 """Bytes of paths that are asked at once: they fit into a pipe, so that nobody waits for ever."""
 _LARGEST = 1 << 20
@@ -113,7 +116,8 @@ class Rules:
     def _place(self) -> bytes:
         """The temporary working tree."""
         if self._top is None:
-            self._top = top = os.fsencode(tempfile.mkdtemp(prefix="cowfs-git-"))
+            _remove_left_behind()
+            self._top = top = os.fsencode(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
             for directory in (b".git/objects", b".git/refs", b".git/info"):
                 os.makedirs(os.path.join(top, directory))
             with open(os.path.join(top, b".git/HEAD"), "wb") as head:
@@ -168,3 +172,17 @@ class Rules:
     def _failed(self) -> GitFailedError:
         self._errors.seek(0)
         return GitFailedError(detail=f"git check-ignore: {said(self._errors.read())}")
+
+
+def _remove_left_behind() -> None:
+    """The temporary trees of processes that were killed."""
+    top = tempfile.gettempdir()
+    for name in os.listdir(top):
+        pid = name.removeprefix(_PREFIX).partition("-")[0]
+        place = os.path.join(top, name)
+        if not name.startswith(_PREFIX) or not pid.isdecimal() or os.path.exists(f"/proc/{pid}"):
+            continue
+        with contextlib.suppress(FileNotFoundError):  # somebody else was quicker
+            st = os.lstat(place)
+            if st.st_uid == os.geteuid() and stat.S_ISDIR(st.st_mode):
+                shutil.rmtree(place, ignore_errors=True)
