@@ -219,7 +219,11 @@ class Audit:
                 row = encode_audit(group.epoch, batch.time, process, named, some)
                 group.put("audit", keys.pack_id(self._number()), row)
         self._batches = {}
-        self.processes.next_round()
+        self.processes.next_round(self._writing)
+
+    def _writing(self) -> set[int]:
+        """Processes that have a file open for writing."""
+        return {process for openers in self._openers.values() for process in openers}
 
     def forget_places(self) -> None:
         """Names changed otherwise than by requests."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from cowfs.format import keys, records
@@ -299,20 +300,20 @@ class Processes:
         for process in self._by_number.values():
             process.written = False
 
-    def next_round(self) -> None:
+    def next_round(self, writing: Callable[[], Iterable[int]]) -> None:
         """A group was closed: look at each process again when it is met, and forget some if there
-        are many."""
+        are many; not those that `writing` names, for which the kernel may write yet."""
         self._round += 1
         if len(self._by_number) + len(self._by_pid) > 2 * _MOST:
-            self._forget()
+            self._forget(writing())
 
-    def _forget(self) -> None:
-        """Keep those that were met lately and what is above them."""
+    def _forget(self, writing: Iterable[int]) -> None:
+        """Keep those that were met lately or are `writing`, and what is above them."""
         lately = self._round - 2
         kept: dict[int, _Process] = {}
-        for process in list(self._by_pid.values()):
-            number = process.number
-            while process.round >= lately and number not in kept:
+        met = {process.number for process in self._by_pid.values() if process.round >= lately}
+        for number in met.union(writing):
+            while number not in kept:
                 found = self._by_number.get(number)
                 if found is None:
                     break

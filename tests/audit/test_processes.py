@@ -73,7 +73,7 @@ def test_it_is_looked_at_once_in_a_group(machine: Machine, known: Processes) -> 
     machine.run(50, "vi")
     numbers = {known.number(50) for _ in range(100)}
     assert (len(numbers), machine.looks) == (1, 1)
-    known.next_round()
+    known.next_round(set)
     assert known.number(50) in numbers
     assert machine.looks == 2
 
@@ -81,7 +81,7 @@ def test_it_is_looked_at_once_in_a_group(machine: Machine, known: Processes) -> 
 def test_a_pid_that_is_used_again(machine: Machine, known: Processes) -> None:
     machine.run(50, "vi", start=100)
     one = known.number(50)
-    known.next_round()
+    known.next_round(set)
     machine.run(50, "cc", start=200)
     two = known.number(50)
     assert one != two
@@ -92,7 +92,7 @@ def test_another_program_in_a_process(machine: Machine, known: Processes) -> Non
     """What it did as the one before stays that one's."""
     machine.run(50, "bash", start=100, line="bash script")
     one = known.number(50)
-    known.next_round()
+    known.next_round(set)
     machine.run(50, "vi", start=100, line="vi notes")
     two = known.number(50)
     assert (record(known, one).command, record(known, two).command) == (
@@ -138,7 +138,7 @@ def test_one_that_ended_is_remembered(machine: Machine, known: Processes) -> Non
     machine.run(50, "vi")
     one = known.number(50)
     machine.end(50)
-    known.next_round()
+    known.next_round(set)
     assert known.number(50) == one
     assert known.number(51) == UNKNOWN
 
@@ -171,9 +171,27 @@ def test_only_so_many_are_kept(
     for pid in range(1000, 2000):
         machine.run(pid, "cc", parent=40)
         known.number(pid)
-        known.next_round()
+        known.next_round(set)
     assert len(known._by_pid) <= 100
     assert 40 in known._by_pid
+
+
+def test_one_that_has_a_file_open_is_kept(
+    volume: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have ended long ago when the kernel writes; the store must know it then."""
+    monkeypatch.setattr(audit_processes, "_MOST", 5)
+    volume.create(b"f")
+    machine.run(40, "vi")
+    writer = Actor(volume, 40)
+    writer.open(b"f")
+    for pid in range(1000, 1100):
+        machine.run(pid, "cc")
+        Actor(volume, pid).create(b"%d" % pid)
+        volume.volume.quiesce()
+    writer.write(b"f", b"late")
+    volume.volume.sync()
+    assert "vi" in {row.name for row in processes(volume).values()}
 
 
 def test_threads_are_their_process(volume: Rig) -> None:
