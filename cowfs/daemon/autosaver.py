@@ -115,9 +115,11 @@ class Autosaver:
         self._deletions.spacing = policy.spacing
 
     def _run(self) -> None:
-        while not self._stopping:
+        while True:
             self._wake.wait()
-            if not self._stopping and self._operation.acquire(blocking=False):
+            if self._stopping:
+                return
+            if self._operation.acquire(blocking=False):
                 try:
                     self._engine.call(self._deletions.finish)
                     if self._reason:

@@ -40,7 +40,7 @@ TABLE: list[tuple[str, tuple[str, int]]] = [
     ("checkpoint --label -x", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label abcd1234", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label taken", ("COWFS_LABEL_IN_USE", 6)),
-    ("log extra", USAGE),
+    ("log extra", NO_PATH),
     ("log -n many", USAGE),
     ("log -n -1", USAGE),
     ("diff nothing", NO_CHECKPOINT),
