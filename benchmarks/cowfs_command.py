@@ -95,11 +95,17 @@ class Cowfs:
         return seconds, document
 
     @contextmanager
-    def mounted(self, base: Path, store: Path) -> Iterator[Mount]:
-        """Mount *base* over itself until the body ends; nothing is applied to it."""
+    def mounted(self, base: Path, store: Path, *, automatic: bool = False) -> Iterator[Mount]:
+        """Mount *base* over itself until the body ends; nothing is applied to it.
+
+        *automatic*: with the automatic checkpoints that a user has, where others would not be
+        counted.
+        """
         pid = 0
+        options = [] if automatic else ["--no-automatic"]
+        where = [str(base), "--store", str(store)]
         try:
-            seconds, said = self.timed(base.parent, "mount", str(base), "--store", str(store))
+            seconds, said = self.timed(base.parent, "mount", *where, *options)
             pid = int(said["pid"])
             yield Mount(base, store, pid, seconds)
         finally:

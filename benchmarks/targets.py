@@ -77,7 +77,8 @@ class CowfsTarget(Target):
         base = self.work / "base"
         base.mkdir()
         self._stack = ExitStack()
-        mounted = Cowfs.installed(self.env).mounted(base, self.work / "store")
+        cowfs = Cowfs.installed(self.env)
+        mounted = cowfs.mounted(base, self.work / "store", automatic=True)
         return Place(base, (self._stack.enter_context(mounted).pid,))
 
     def teardown(self) -> None:
