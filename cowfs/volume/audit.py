@@ -85,12 +85,18 @@ class Audit:
             openers.append(process)
 
     def closed(self, ino: int) -> None:
-        """One of the handles went that can write; which one is not known: the last one is taken."""
+        """One of the handles went that can write; nobody says which one: that of a process that
+        ended or, if none did, the last one."""
         openers = self._openers.get(ino)
-        if openers:
-            openers.pop()
-            if not openers:
-                del self._openers[ino]
+        if openers is None:
+            return
+        if len(openers) == 1:
+            del self._openers[ino]
+            return
+        different = set(openers)
+        ended = different if len(different) == 1 else filter(self.processes.has_ended, different)
+        process = next(iter(ended), openers[-1])
+        del openers[len(openers) - 1 - openers[::-1].index(process)]
 
     def made(self, pid: int, directory: int, name: bytes, inode: Inode) -> None:
         """A new file, directory, link or special file."""

@@ -154,6 +154,11 @@ class Processes:
         else:
             self._settle(process)
 
+    def has_ended(self, number: int) -> bool:
+        """Whether a process is not there any more, or about to end: its memory goes first."""
+        process = self._by_number.get(number)
+        return process is not None and not command_of(process.pid)
+
     def of(self, pid: int, uid: int, user: str, command: str) -> int:
         """The number of who asked for something by the socket; known by that, if not by /proc."""
         number = self.number(pid) if pid > _INIT else UNKNOWN

@@ -194,6 +194,24 @@ def test_one_that_has_a_file_open_is_kept(
     assert "vi" in {row.name for row in processes(volume).values()}
 
 
+@pytest.mark.parametrize("ended", [40, 50])
+def test_the_one_that_ended_has_closed_its_file(volume: Rig, machine: Machine, ended: int) -> None:
+    """Whoever opened it last."""
+    volume.create(b"f")
+    volume.volume.sync()
+    for pid, name in ((40, "older"), (50, "newer")):
+        machine.run(pid, name)
+        Actor(volume, pid).open(b"f")
+    machine.end(ended)
+    actor = Actor(volume, 90 - ended)
+    actor.close(b"f")
+    actor.write(b"f", b"1")
+    volume.volume.sync()
+    assert [row.pid for row in processes(volume).values()] == [90 - ended]
+    actor.close(b"f")
+    assert actor.audit._openers == {}
+
+
 def test_threads_are_their_process(volume: Rig) -> None:
     found = []
 
