@@ -20,11 +20,12 @@ import lmdb
 
 from cowfs.errors import CompactFailedError, DamagedRecordError
 from cowfs.format import codec
-from cowfs.store.files import DATA, NEW, lock_owner, new_env, open_env
+from cowfs.store.files import DATA, NEW, lock_owner, new_env, open_env, sync_directory
 from cowfs.store.rewriting import (
     LacksRoomError,
     Progress,
-    exchange,
+    name_data,
+    name_locks,
     refuse_damaged_pages,
     see_that_there_is_room,
     sync_new,
@@ -79,7 +80,7 @@ def _compact(path: Path, progress: Progress) -> Compacted:
         if after >= before:
             take_back(path)
             return Compacted(before, before)
-        exchange(path, "compact")
+        _exchange(path)
     except BaseException as error:
         take_back(path)
         if isinstance(error, _FAILURES):
@@ -199,3 +200,12 @@ def _same_block(was: tuple[bytes, bytes], now: tuple[bytes, bytes]) -> bool:
     except DamagedRecordError:
         return False
     return was[0] == now[0]
+
+
+def _exchange(path: Path) -> None:
+    name_locks(path)
+    reached("compact.locks-named")
+    name_data(path)
+    reached("compact.named")
+    sync_directory(path)
+    reached("compact.done")

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cowfs.errors import StoreDamagedError
-from cowfs.store.files import DATA, NEW, sync_directory
+from cowfs.store.files import DATA, NEW
 from cowfs.store.pages import DamagedFileError, PageCheck
-from cowfs.store.steps import reached
 
 Progress = Callable[[str, int, int], None]
 """Called with a phase's name, how many of its things are done, and how many there are."""
@@ -60,19 +59,16 @@ def sync_new(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def exchange(path: Path, work: str) -> None:
-    """Give the new files their names; `work` is the first part of the names of the steps.
-
-    The file of LMDB's locks says which transaction was the last one, so it goes with the data.
-    Who reads the old store keeps both old files. Who opens the new locks with the old data sees a
-    whole state of the old store, and no process ever writes that any more.
-    """
+def name_locks(path: Path) -> None:
+    """Give the new file of LMDB's locks its name. It says which transaction was the last one, so it
+    goes with the data, and first: who opens the new locks with the old data sees a whole state of
+    the old store, and no process ever writes that any more."""
     os.replace(path / (NEW + "-lock"), path / "lock.mdb")
-    reached(f"{work}.locks-named")
+
+
+def name_data(path: Path) -> None:
+    """Give the new file its name. Who reads the old store keeps both old files."""
     os.replace(path / NEW, path / DATA)
-    reached(f"{work}.named")
-    sync_directory(path)
-    reached(f"{work}.done")
 
 
 def take_back(path: Path) -> None:

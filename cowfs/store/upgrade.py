@@ -30,7 +30,8 @@ from cowfs.format import checksum, records, version
 from cowfs.store.files import DATA, TABLES, new_env, open_env, sync_directory
 from cowfs.store.rewriting import (
     LacksRoomError,
-    exchange,
+    name_data,
+    name_locks,
     refuse_damaged_pages,
     see_that_there_is_room,
     sync_new,
@@ -116,7 +117,7 @@ def upgrade(path: Path, progress: Progress) -> None:
         _see_that_there_is_room(path)
         _make(path, progress)
         _keep(path)
-        exchange(path, "upgrade")
+        _exchange(path)
     except BaseException as error:
         _take_back(path)
         if isinstance(error, _FAILURES):
@@ -275,3 +276,12 @@ def _keep(path: Path) -> None:
             raise UpgradeFailedError(path=str(path), detail=detail) from None
     sync_directory(path)
     reached("upgrade.kept")
+
+
+def _exchange(path: Path) -> None:
+    name_locks(path)
+    reached("upgrade.locks-named")
+    name_data(path)
+    reached("upgrade.named")
+    sync_directory(path)
+    reached("upgrade.done")
