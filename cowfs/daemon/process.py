@@ -51,8 +51,8 @@ from cowfs.mounts import fuse_fault, is_dead, unmount
 from cowfs.service.apply import apply, unfinished
 from cowfs.service.engine import LocalEngine, commit
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
+from cowfs.store.rewriting import Progress, silent
 from cowfs.store.steps import reached
-from cowfs.store.upgrade import Progress, silent
 from cowfs.volume.history import Author
 from cowfs.volume.volume import Volume
 

@@ -23,8 +23,8 @@ from cowfs.format import records
 from cowfs.service.selectors import Point, resolve
 from cowfs.store.env import LmdbError, Store, open_store, store_exists, sync_directory
 from cowfs.store.guard import file_number, must_be_safe
+from cowfs.store.rewriting import Progress, silent
 from cowfs.store.snapshot import Reader, Snapshot
-from cowfs.store.upgrade import Progress, silent
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.devices import follow_device
 from cowfs.volume.volume import MAIN, Volume, create_volume, open_volume

@@ -33,11 +33,12 @@ from cowfs.store.files import (
     store_exists,
     sync_directory,
 )
+from cowfs.store.rewriting import Progress, silent
 from cowfs.store.room import RESERVE_BYTES, SLACK_BYTES, Reserve, Room
 from cowfs.store.steps import reached
 from cowfs.store.sums import KEPT
 from cowfs.store.transaction import Cursor, Table, Transaction
-from cowfs.store.upgrade import Progress, silent, stored_version, upgrade
+from cowfs.store.upgrade import stored_version, upgrade
 
 __all__ = [
     "ADDED",

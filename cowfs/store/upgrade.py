@@ -30,6 +30,7 @@ from cowfs.format import checksum, records, version
 from cowfs.store.files import DATA, TABLES, new_env, open_env, sync_directory
 from cowfs.store.rewriting import (
     LacksRoomError,
+    Progress,
     name_data,
     name_locks,
     refuse_damaged_pages,
@@ -37,8 +38,6 @@ from cowfs.store.rewriting import (
     sync_new,
     take_back,
 )
-from cowfs.store.rewriting import Progress as Progress
-from cowfs.store.rewriting import silent as silent
 from cowfs.store.room import SLACK_BYTES
 from cowfs.store.steps import reached
 from cowfs.store.sums import KEPT as KEPT_SUMS

@@ -17,9 +17,9 @@ from cowfs.errors import DamagedRecordError, StoreDamagedError
 from cowfs.format import keys, records
 from cowfs.store.env import Store, create_store, open_store
 from cowfs.store.lineage import Lineage
+from cowfs.store.rewriting import Progress, silent
 from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.steps import reached
-from cowfs.store.upgrade import Progress, silent
 from cowfs.store.writer import TransactionGroup, Writer, now
 from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry

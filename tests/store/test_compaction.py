@@ -22,7 +22,7 @@ from cowfs.store import compaction, steps
 from cowfs.store.compaction import compact
 from cowfs.store.env import TABLES
 from cowfs.store.files import NEW
-from cowfs.store.upgrade import silent
+from cowfs.store.rewriting import silent
 from tests.crash.forks import Child
 from tests.crash.forks import Report as Tell
 from tests.support.volumes import Rig
