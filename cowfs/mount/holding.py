@@ -109,6 +109,7 @@ class Holder:
         def swap() -> tuple[Swapped, set[int]]:
             sizes = {ino: inodes[ino].size for ino in loop.held}
             swapped = fn()
+            upkeep.outdated = set(swapped.invalidation.names)
             upkeep.unsettled = set(swapped.invalidation.files)
             held = upkeep.unsettled & sizes.keys()
             upkeep.dropping = {ino for ino in held if inodes[ino].size == sizes[ino]}

@@ -178,6 +178,7 @@ class Kernel:
 
         def end() -> None:
             upkeep.stranding = False
+            upkeep.outdated = set()
             upkeep.unsettled = set()
             loop.end_parking()
 
@@ -203,8 +204,10 @@ class Kernel:
         running = self._running(invalidation.files)
         if running:
             names += self._loop.call(lambda: self._loop.operations.renew(running))
+        outdated = self._loop.operations.upkeep.outdated
         for parent, name in names:
             notify(pyfuse3.invalidate_entry, parent, name)
+            outdated.discard((parent, name))
         for ino in invalidation.inodes:
             if ino not in running:
                 notify(pyfuse3.invalidate_inode, ino, ino in settled)

@@ -66,6 +66,8 @@ class Operations(FileRequests):
                 return self._ghosts_directory
             if (parent, name) in self.upkeep.appearing:
                 return self._absent_now
+        elif self.upkeep.outdated:
+            self.upkeep.outdated.discard((parent, name))
         inode = namespace.find(self._view, parent, name)
         if inode is None:
             if name == BROWSE_NAME and parent == ROOT_INO:
@@ -139,6 +141,8 @@ class Operations(FileRequests):
     def _create_and_open(
         self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> Any:
+        if ctx.pid not in self.upkeep.ghosts:
+            self._must_be_current(parent, name)  # without O_EXCL it may be there
         inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, ctx)
         return self._open(inode, flags, ctx.pid), self._entry(inode)
 
@@ -155,6 +159,7 @@ class Operations(FileRequests):
     @handler
     def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
         if ctx.pid not in self.upkeep.ghosts:
+            self._must_be_current(parent, name)
             if self.before_removal is not None:
                 self.before_removal(parent, name, 1)
             inode = namespace.unlink(self._view, parent, name)
@@ -165,10 +170,17 @@ class Operations(FileRequests):
         if ctx.pid not in self.upkeep.ghosts:
             if name == BROWSE_NAME:
                 self._keep_browse(parent, name, errno.EPERM)
+            self._must_be_current(parent, name)
             if self.before_removal is not None:
                 self.before_removal(parent, name, 0)
             inode = namespace.rmdir(self._view, parent, name)
             self._audit.removed(ctx.pid, parent, name, inode)
+
+    def _must_be_current(self, parent: int, name: bytes) -> None:
+        """Raises PosixError(ESTALE) while the kernel may know a name by what it was."""
+        outdated = self.upkeep.outdated
+        if outdated and (parent, name) in outdated:
+            raise PosixError(errno.ESTALE)
 
     def renew(self, inodes: set[int]) -> list[tuple[int, bytes]]:
         """The kernel shall find other inodes of its own for these; returns their names."""
@@ -204,6 +216,8 @@ class Operations(FileRequests):
             self._keep_browse(parent, name, errno.EPERM)
         if new_name == BROWSE_NAME:
             self._keep_browse(new_parent, new_name, errno.EEXIST)
+        self._must_be_current(parent, name)
+        self._must_be_current(new_parent, new_name)
         old = namespace.rename(self._view, parent, name, new_parent, new_name, flags)
         self._audit.renamed(ctx.pid, parent, name, new_parent, new_name, old)
 

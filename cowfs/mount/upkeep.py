@@ -84,6 +84,9 @@ class Upkeep:
     stale: held inodes that a restore corrected; `on_closed` is told when no one holds one any more.
     stranding: a restore is telling the kernel; inodes that went are answered ESTALE, so that the
     kernel looks their paths up again.
+    outdated: (directory, name) that a restore gave another meaning, of which the kernel may have
+    the old one. Who removes, renames or makes such a name is answered ESTALE, so that the kernel
+    looks it up again: it would take what was removed for what it knew under that name.
     unsettled: files that a restore changed and of which the kernel may still have the old times;
     when it writes those back they are ignored.
     dropping: files that nobody can write(2) to and whose pages the kernel is told to drop; what it
@@ -100,5 +103,6 @@ class Upkeep:
         self.stale: set[int] = set()
         self.on_closed: Callable[[int], None] = lambda ino: None
         self.stranding = False
+        self.outdated: set[tuple[int, bytes]] = set()
         self.unsettled: set[int] = set()
         self.dropping: set[int] = set()

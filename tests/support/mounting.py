@@ -18,6 +18,8 @@ from cowfs.client.places import mounts
 from cowfs.client.rpc import Client
 from tests.support.checking import check_store
 
+DAEMON = "cowfs.daemon"
+"""The module that is run."""
 _READY_SECONDS = 30
 _END_SECONDS = 30
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
@@ -160,7 +162,7 @@ def _start(
     ready, tell = os.pipe()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cowfs.daemon", json.dumps(config), str(tell)],
+            [sys.executable, "-m", DAEMON, json.dumps(config), str(tell)],
             pass_fds=(tell,),
             cwd="/",
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
