@@ -96,10 +96,12 @@ def test_a_redirect_of_a_program(shared_cowfs: Cowfs, place: Path) -> None:
     """The shell's child opens the file, and becomes the program that writes it."""
     (place / "in").write_text("b\na\n")
     shell("sort in > out; true", place)
-    story = last(shared_cowfs, place)
-    assert (story["operation"], paths(story, place), story["bytes"]) == ("made", ["out"], 4)
-    assert story["process"]["name"] == "sort"
-    assert story["process"]["parents"][0]["name"] == "bash"
+    stories = [story for story in told(shared_cowfs, place) if paths(story, place) == ["out"]]
+    # Two, if a group was closed before the child became that program.
+    assert stories[0]["operation"] == "made"
+    assert sum(story["bytes"] for story in stories) == 4
+    assert stories[-1]["process"]["name"] == "sort"
+    assert stories[-1]["process"]["parents"][0]["name"] == "bash"
 
 
 def test_a_redirect_of_the_shell_itself(shared_cowfs: Cowfs, place: Path) -> None:
