@@ -26,6 +26,9 @@ from cowfs.store.writer import WriterEndedError
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+"""Between two looks whether a quota is nearly reached."""
+_SELDOM_SECONDS = 30.0
+"""Without a quota: waking up costs an idle daemon more than all else."""
 _POLICY_SECONDS = 3600.0
 _FIRST_SECONDS = 300.0
 """After the mount: whoever mounts wants to work."""
@@ -97,7 +100,7 @@ class Collector:
             return done
 
     def _run(self) -> None:
-        while not self._stop.wait(_LOOK_SECONDS):
+        while not self._stop.wait(self._pause()):
             moment = time.monotonic()
             try:
                 if moment >= self._room_due and self._is_short():
@@ -114,6 +117,9 @@ class Collector:
             except Exception:
                 log.exception("collecting garbage ended early; `cowfs gc` goes on with it")
                 return
+
+    def _pause(self) -> float:
+        return _LOOK_SECONDS if self._engine.volume.writer.room.quota else _SELDOM_SECONDS
 
     def _is_short(self) -> bool:
         room = self._engine.volume.writer.room
