@@ -22,10 +22,14 @@ from cowfs.errors import CompactFailedError, DamagedRecordError
 from cowfs.format import codec
 from cowfs.store.files import DATA, NEW, lock_owner, new_env, open_env, sync_directory
 from cowfs.store.rewriting import (
-    LacksRoomError,
+    FAILURES,
+    DifferentError,
+    Meter,
     Progress,
+    batches,
     name_data,
     name_locks,
+    reason,
     refuse_damaged_pages,
     see_that_there_is_room,
     sync_new,
@@ -35,8 +39,6 @@ from cowfs.store.room import SLACK_BYTES
 from cowfs.store.steps import reached
 from cowfs.store.upgrade import stored_version
 
-_BATCH_BYTES = 8 << 20
-_EVERY = 1024
 _BLOCKS = b"block"
 
 
@@ -47,13 +49,6 @@ class Compacted:
 
     before: int
     after: int
-
-
-class _DifferentError(Exception):
-    """The new file does not say what the old one says."""
-
-
-_FAILURES = (OSError, lmdb.Error, LacksRoomError, _DifferentError)
 
 
 def compact(path: Path, progress: Progress) -> Compacted:
@@ -83,9 +78,8 @@ def _compact(path: Path, progress: Progress) -> Compacted:
         _exchange(path)
     except BaseException as error:
         take_back(path)
-        if isinstance(error, _FAILURES):
-            detail = error.strerror if isinstance(error, OSError) else None
-            raise CompactFailedError(path=str(path), detail=detail or str(error)) from None
+        if isinstance(error, FAILURES):
+            raise CompactFailedError(path=str(path), detail=reason(error)) from None
         raise
     return Compacted(before, after)
 
@@ -139,21 +133,14 @@ def _entries(env: lmdb.Environment, names: list[bytes]) -> int:
 def _copy(
     old: lmdb.Environment, new: lmdb.Environment, names: list[bytes], progress: Progress
 ) -> None:
-    total, done = _entries(old, names), 0
+    meter = Meter(progress, "copying the store", _entries(old, names))
     for name in names:
         target = new.open_db(name)
-        rows: list[tuple[bytes, bytes]] = []
-        size = 0
-        for key, value in _rows(old, name):
-            rows.append((key, _packed(key, value) if name == _BLOCKS else value))
-            size += len(key) + len(value)
-            if not done % _EVERY:
-                progress("copying the store", done, total)
-            done += 1
-            if size > _BATCH_BYTES:
-                _append(new, target, rows)
-                rows, size = [], 0
-        _append(new, target, rows)
+        rows = meter.count(_rows(old, name))
+        if name == _BLOCKS:
+            rows = ((key, _packed(key, value)) for key, value in rows)
+        for batch in batches(rows):
+            _append(new, target, batch)
 
 
 def _rows(env: lmdb.Environment, name: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -181,17 +168,14 @@ def _compare(
     old: lmdb.Environment, new: lmdb.Environment, names: list[bytes], progress: Progress
 ) -> None:
     """A second pass: every record is there and is what it was, or a block with the same bytes, and
-    there is nothing else. Raises _DifferentError."""
-    total, done = _entries(old, names), 0
+    there is nothing else. Raises DifferentError."""
+    meter = Meter(progress, "comparing the copy", _entries(old, names))
     if _names(new) != names:
-        raise _DifferentError("the copy has other tables")
+        raise DifferentError("the copy has other tables")
     for name in names:
-        for was, now in zip_longest(_rows(old, name), _rows(new, name)):
-            if not done % _EVERY:
-                progress("comparing the copy", done, total)
-            done += 1
+        for was, now in meter.count(zip_longest(_rows(old, name), _rows(new, name))):
             if was != now and not (name == _BLOCKS and was and now and _same_block(was, now)):
-                raise _DifferentError(f"the copy of the table {name.decode()} is not the same")
+                raise DifferentError(f"the copy of the table {name.decode()} is not the same")
 
 
 def _same_block(was: tuple[bytes, bytes], now: tuple[bytes, bytes]) -> bool:

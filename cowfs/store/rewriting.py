@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import lmdb
 
 from cowfs.errors import StoreDamagedError
 from cowfs.store.files import DATA, NEW
@@ -22,12 +25,60 @@ Progress = Callable[[str, int, int], None]
 """Called with a phase's name, how many of its things are done, and how many there are."""
 
 
+Row = tuple[bytes, bytes]
+T = TypeVar("T")
+_BATCH_BYTES = 8 << 20
+_EVERY = 1024
+
+
 def silent(phase: str, done: int, total: int) -> None:
     """Progress that nobody looks at."""
 
 
 class LacksRoomError(Exception):
     """There is no room for another file beside the store's; says how much is missing."""
+
+
+class DifferentError(Exception):
+    """The new file does not say what the old one says."""
+
+
+FAILURES = (OSError, lmdb.Error, LacksRoomError, DifferentError)
+"""What may stop the making of a file."""
+
+
+def reason(error: BaseException) -> str:
+    """What a failure says, for people."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+class Meter:
+    """Tells `progress` how many of `total` records a phase has done."""
+
+    def __init__(self, progress: Progress, phase: str, total: int) -> None:
+        self._progress, self._phase, self._total = progress, phase, total
+        self._done = 0
+
+    def count(self, rows: Iterable[T]) -> Iterator[T]:
+        """The same rows, counted."""
+        for row in rows:
+            if not self._done % _EVERY:
+                self._progress(self._phase, self._done, self._total)
+            self._done += 1
+            yield row
+
+
+def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Rows by some MiB, as much as one transaction shall write."""
+    batch: list[Row] = []
+    size = 0
+    for key, value in rows:
+        batch.append((key, value))
+        size += len(key) + len(value)
+        if size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    yield batch
 
 
 def refuse_damaged_pages(path: Path, progress: Progress) -> None:

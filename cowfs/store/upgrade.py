@@ -29,10 +29,14 @@ from cowfs.errors import (
 from cowfs.format import checksum, records, version
 from cowfs.store.files import DATA, TABLES, new_env, open_env, sync_directory
 from cowfs.store.rewriting import (
-    LacksRoomError,
+    FAILURES,
+    DifferentError,
+    Meter,
     Progress,
+    batches,
     name_data,
     name_locks,
+    reason,
     refuse_damaged_pages,
     see_that_there_is_room,
     sync_new,
@@ -45,9 +49,6 @@ from cowfs.store.transaction import Table, Transaction
 
 KEPT = "data.mdb.version-1"
 """The store as it was before the upgrade."""
-
-_BATCH_BYTES = 8 << 20
-_EVERY = 4096
 
 
 def stored_version(path: Path, env: lmdb.Environment, *, damaged: bool) -> int:
@@ -119,9 +120,8 @@ def upgrade(path: Path, progress: Progress) -> None:
         _exchange(path)
     except BaseException as error:
         _take_back(path)
-        if isinstance(error, _FAILURES):
-            detail = error.strerror if isinstance(error, OSError) else None
-            raise UpgradeFailedError(path=str(path), detail=detail or str(error)) from None
+        if isinstance(error, (*FAILURES, DamagedRecordError)):
+            raise UpgradeFailedError(path=str(path), detail=reason(error)) from None
         raise
 
 
@@ -131,13 +131,6 @@ def _take_back(path: Path) -> None:
     with contextlib.suppress(OSError):
         if os.path.samefile(path / DATA, path / KEPT):
             os.unlink(path / KEPT)
-
-
-class _DifferentError(Exception):
-    """The new store is not the old one."""
-
-
-_FAILURES = (OSError, lmdb.Error, DamagedRecordError, LacksRoomError, _DifferentError)
 
 
 def _see_that_there_is_room(path: Path) -> None:
@@ -189,21 +182,15 @@ def _make(path: Path, progress: Progress) -> None:
 def _copy(old: lmdb.Environment, new: lmdb.Environment, progress: Progress) -> None:
     tables = _tables(old, 1)
     with Transaction(old.begin()) as source:
-        total, done = sum(source.stat(table)["entries"] for table in tables), 0
+        total = sum(source.stat(table)["entries"] for table in tables)
+        meter = Meter(progress, "upgrading the store", total)
         for table in tables:
             target = _table(new, table.name, version.VERSION, create=True)
-            rows: list[tuple[bytes, bytes]] = []
-            size = 0
-            for key, value in _rows(source, table):
-                rows.append((key, _format(value) if _is_format(table, key) else value))
-                size += len(key) + len(value)
-                if not done % _EVERY:
-                    progress("upgrading the store", done, total)
-                done += 1
-                if size > _BATCH_BYTES:
-                    _append(new, target, rows)
-                    rows, size = [], 0
-            _append(new, target, rows)
+            rows = meter.count(_rows(source, table))
+            if table.name == "meta":
+                rows = ((k, _format(v) if _is_format(table, k) else v) for k, v in rows)
+            for batch in batches(rows):
+                _append(new, target, batch)
     known = {table.name: table for table in _tables(new, version.VERSION)}
     with Transaction(new.begin(write=True)) as txn:
         txn.recount(known)
@@ -244,19 +231,18 @@ def _format(old: bytes) -> bytes:
 
 def _compare(old: lmdb.Environment, new: lmdb.Environment, progress: Progress) -> None:
     """A second pass, through the functions that read: every record is there, opens, and is what it
-    was, and there is nothing else. Raises _DifferentError, DamagedRecordError."""
+    was, and there is nothing else. Raises DifferentError, DamagedRecordError."""
     olds, news = _tables(old, 1), _tables(new, version.VERSION)
     if [table.name for table in olds] != [table.name for table in news]:
-        raise _DifferentError("the copy has other tables")
+        raise DifferentError("the copy has other tables")
     with Transaction(old.begin()) as before, Transaction(new.begin()) as after:
-        total, done = sum(before.stat(table)["entries"] for table in olds), 0
+        total = sum(before.stat(table)["entries"] for table in olds)
+        meter = Meter(progress, "comparing the upgraded store", total)
         for one, other in zip(olds, news, strict=True):
-            for was, now in zip_longest(_rows(before, one), _without_sums(after, other)):
-                if not done % _EVERY:
-                    progress("comparing the upgraded store", done, total)
-                done += 1
+            rows = zip_longest(_rows(before, one), _without_sums(after, other))
+            for was, now in meter.count(rows):
                 if was != now and not (was and now and _is_new_format(one, was, now)):
-                    raise _DifferentError(f"the copy of the table {one.name} is not the same")
+                    raise DifferentError(f"the copy of the table {one.name} is not the same")
 
 
 def _is_new_format(table: Table, was: tuple[bytes, bytes], now: tuple[bytes, bytes]) -> bool:

@@ -89,6 +89,29 @@ class _Engine(LocalEngine):
         return swapped
 
 
+def facts_of(view: View, inode: Inode) -> Facts:
+    """What stat, read, readlink and listxattr show of an inode in a view."""
+    content = b""
+    if inode.is_file:
+        content = data.read(view, inode, 0, inode.size)
+    elif stat.S_ISLNK(inode.mode):
+        content = inode.target
+    return Facts(
+        inode.ino,
+        inode.mode,
+        inode.nlink,
+        inode.uid,
+        inode.gid,
+        inode.rdev,
+        inode.size,
+        inode.atime,
+        inode.mtime,
+        inode.ctime,
+        content,
+        dict(attributes.xattrs(view, inode)),
+    )
+
+
 class Rig:
     """A volume with its base directory, and shorthands by path (bytes, relative to the root).
 
@@ -309,25 +332,7 @@ class Rig:
 
     def facts(self, inode: Inode) -> Facts:
         """What stat, read, readlink and listxattr show of an inode."""
-        content = b""
-        if inode.is_file:
-            content = data.read(self.view, inode, 0, inode.size)
-        elif stat.S_ISLNK(inode.mode):
-            content = inode.target
-        return Facts(
-            inode.ino,
-            inode.mode,
-            inode.nlink,
-            inode.uid,
-            inode.gid,
-            inode.rdev,
-            inode.size,
-            inode.atime,
-            inode.mtime,
-            inode.ctime,
-            content,
-            dict(attributes.xattrs(self.view, inode)),
-        )
+        return facts_of(self.view, inode)
 
     def paths(self) -> dict[bytes, Inode]:
         """The inode of every path; the root is b""."""

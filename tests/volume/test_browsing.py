@@ -17,12 +17,11 @@ from cowfs.format import records
 from cowfs.service.collecting import Pace, collect
 from cowfs.service.removing import forget
 from cowfs.types import ROOT_INO
-from cowfs.volume import attributes, data, history
+from cowfs.volume import data, history
 from cowfs.volume.browsing import CHECKPOINT, DIRECTORY, LINK, Name, NotStoredError, SealedView
-from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from tests.support.steps import Worker
-from tests.support.volumes import AUTHOR, START, Facts, Rig, errno_of
+from tests.support.volumes import AUTHOR, START, Facts, Rig, errno_of, facts_of
 from tests.volume.test_history import change_everything, fill_base, ruin
 
 OpenRig = Callable[[], Rig]
@@ -44,28 +43,6 @@ def listing(rig: Rig, checkpoint: str, directory: int) -> list[tuple[bytes, int]
         return view_of(rig, checkpoint).listing(directory, brought=True)
 
 
-def facts(view: SealedView, inode: Inode) -> Facts:
-    content = b""
-    if inode.is_file:
-        content = data.read(view, inode, 0, inode.size)
-    elif stat.S_ISLNK(inode.mode):
-        content = inode.target
-    return Facts(
-        inode.ino,
-        inode.mode,
-        inode.nlink,
-        inode.uid,
-        inode.gid,
-        inode.rdev,
-        inode.size,
-        inode.atime,
-        inode.mtime,
-        inode.ctime,
-        content,
-        dict(attributes.xattrs(view, inode)),
-    )
-
-
 def tree_of(rig: Rig, checkpoint: str) -> dict[bytes, Facts]:
     """Everything that a checkpoint shows, by path; each name is looked up, too."""
     out: dict[bytes, Facts] = {}
@@ -81,7 +58,7 @@ def tree_of(rig: Rig, checkpoint: str) -> dict[bytes, Facts]:
                 assert found.ino << 4 | found.kind == packed
                 pending.append((prefix + name, found.ino))
         view = view_of(rig, checkpoint)
-        out[path] = facts(view, view.inode(ino))
+        out[path] = facts_of(view, view.inode(ino))
     return out
 
 
