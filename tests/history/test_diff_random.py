@@ -7,6 +7,7 @@ import errno
 import itertools
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ EXPECTED = {
     errno.EINVAL,
     errno.EPERM,
 }
+
+
+@contextlib.contextmanager
+def filled(*, check: bool = True) -> Iterator[Rig]:
+    """A workspace of its own for one example; check: verify it at the end."""
+    top = Path(tempfile.mkdtemp(prefix="cowfs-test-"))
+    try:
+        base = top / "base"
+        base.mkdir()
+        fill(base)
+        rig = Rig(top / "store", base)
+        try:
+            yield rig
+        finally:
+            rig.finish(check=check)
+    finally:
+        shutil.rmtree(top)
 
 
 def fill(base: Path) -> None:
@@ -169,38 +187,28 @@ def _edit(rig: Rig, made: list[records.CheckpointRecord], what: str, one: Any, t
 def test_the_diff_is_what_a_comparison_of_both_trees_finds(
     first: list[Edit], second: list[Edit], reopen: bool
 ) -> None:
-    top = Path(tempfile.mkdtemp(prefix="cowfs-test-"))
-    try:
-        base = top / "base"
-        base.mkdir()
-        fill(base)
-        rig = Rig(top / "store", base)
-        try:
-            made = [rig.checkpoint()]
-            for edit in first:
-                apply_edit(rig, made, edit)
-            a = rig.checkpoint()
-            made.append(a)
-            if reopen:
-                rig.reopen()
-            for edit in second:
-                apply_edit(rig, made, edit)
-            b = rig.checkpoint()
-            rig.close()
-            with replayed(rig, top / "copy") as other:
-                other.restore(a)
-                old = live_state(other)
-                other.restore(b)
-                new = live_state(other)
-            rig.start()
-            with history(rig) as workspace:
-                one, two = workspace.point(a.id), workspace.point(b.id)
-                assert tree_state(workspace, one) == old[0]
-                assert tree_state(workspace, two) == new[0]
-                check_changes(old, new, diff(workspace, one, two))
-                check_changes(new, old, diff(workspace, two, one))
-                assert diff(workspace, two, workspace.point("@")) == []
-        finally:
-            rig.finish(check=False)
-    finally:
-        shutil.rmtree(top)
+    with filled(check=False) as rig:
+        made = [rig.checkpoint()]
+        for edit in first:
+            apply_edit(rig, made, edit)
+        a = rig.checkpoint()
+        made.append(a)
+        if reopen:
+            rig.reopen()
+        for edit in second:
+            apply_edit(rig, made, edit)
+        b = rig.checkpoint()
+        rig.close()
+        with replayed(rig, rig.store.parent / "copy") as other:
+            other.restore(a)
+            old = live_state(other)
+            other.restore(b)
+            new = live_state(other)
+        rig.start()
+        with history(rig) as workspace:
+            one, two = workspace.point(a.id), workspace.point(b.id)
+            assert tree_state(workspace, one) == old[0]
+            assert tree_state(workspace, two) == new[0]
+            check_changes(old, new, diff(workspace, one, two))
+            check_changes(new, old, diff(workspace, two, one))
+            assert diff(workspace, two, workspace.point("@")) == []

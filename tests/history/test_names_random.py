@@ -6,10 +6,7 @@ The model is that of test_tracking_random: every state as a plain map.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,9 +14,8 @@ from hypothesis import strategies as st
 from cowfs.service.finding.names import Finder, Found, Pattern
 from cowfs.service.states import States
 from tests.history.states import history
-from tests.history.test_diff_random import Edit, edits, fill
+from tests.history.test_diff_random import Edit, edits, filled
 from tests.history.test_tracking_random import State, forget, record
-from tests.support.volumes import Rig
 
 PATTERNS = [b"a", b"b", b"c\xff", b"plain", b"*", b"l*k", b"?", b"[ab]", b"c*", b"a/b", b"?/a"]
 PATTERNS += [b"b/*", b"a/a/b", b"nothing", b"./a/a", b"*\xff"]
@@ -70,29 +66,19 @@ def shown(found: Found) -> Told:
 )
 def test_where_each_name_is_or_was(steps: list[Edit], removed: set[int]) -> None:
     """removed: which checkpoints are not kept."""
-    top = Path(tempfile.mkdtemp(prefix="cowfs-test-"))
-    try:
-        base = top / "base"
-        base.mkdir()
-        fill(base)
-        rig = Rig(top / "store", base)
-        try:
-            states = record(rig, steps)
-            forget(rig, states, removed)
-            order = list(states)
-            with history(rig) as workspace:
-                for pattern in PATTERNS:
-                    for deleted in (False, True):
-                        finder = Finder(workspace, States(workspace.reader, workspace.branch.head))
-                        found = [*map(shown, finder.find(Pattern(pattern), deleted=deleted))]
-                        wanted = search(states, pattern, deleted=deleted)
-                        assert sorted(found) == sorted(wanted), pattern
-                        gone = [order.index(told[1]) for told in found if told[1] != "@"]
-                        assert gone == sorted(gone, reverse=True), "the last to go first"
-                        there = [told[0] for told in found if told[1] == "@"]
-                        assert there == sorted(there)
-                        assert finder.damaged == 0
-        finally:
-            rig.finish()
-    finally:
-        shutil.rmtree(top)
+    with filled() as rig:
+        states = record(rig, steps)
+        forget(rig, states, removed)
+        order = list(states)
+        with history(rig) as workspace:
+            for pattern in PATTERNS:
+                for deleted in (False, True):
+                    finder = Finder(workspace, States(workspace.reader, workspace.branch.head))
+                    found = [*map(shown, finder.find(Pattern(pattern), deleted=deleted))]
+                    wanted = search(states, pattern, deleted=deleted)
+                    assert sorted(found) == sorted(wanted), pattern
+                    gone = [order.index(told[1]) for told in found if told[1] != "@"]
+                    assert gone == sorted(gone, reverse=True), "the last to go first"
+                    there = [told[0] for told in found if told[1] == "@"]
+                    assert there == sorted(there)
+                    assert finder.damaged == 0

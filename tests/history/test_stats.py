@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +18,7 @@ from cowfs.service.selectors import Point, all_checkpoints
 from cowfs.service.workspace import ReadOnly
 from cowfs.types import BLOCK_SIZE
 from tests.history.states import history
-from tests.history.test_diff_random import Edit, apply_edit, edits, fill
+from tests.history.test_diff_random import Edit, apply_edit, edits, filled
 from tests.support.volumes import Rig
 
 
@@ -64,25 +61,15 @@ def needed(workspace: ReadOnly, points: list[Point]) -> set[bytes]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_random_histories(some: list[Edit], first: int, last: int) -> None:
-    top = Path(tempfile.mkdtemp(prefix="cowfs-test-"))
-    try:
-        base = top / "base"
-        base.mkdir()
-        fill(base)
-        rig = Rig(top / "store", base)
-        try:
-            rig.tree()
-            made = [rig.checkpoint()]
-            for edit in some:
-                apply_edit(rig, made, edit)
-            rig.checkpoint()
-            with history(rig) as workspace:
-                compare(workspace)
-                compare_freed(workspace, first, last)
-        finally:
-            rig.finish()
-    finally:
-        shutil.rmtree(top)
+    with filled() as rig:
+        rig.tree()
+        made = [rig.checkpoint()]
+        for edit in some:
+            apply_edit(rig, made, edit)
+        rig.checkpoint()
+        with history(rig) as workspace:
+            compare(workspace)
+            compare_freed(workspace, first, last)
 
 
 def compare(workspace: ReadOnly) -> None:

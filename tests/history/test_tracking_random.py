@@ -6,11 +6,8 @@ The model keeps every state as a plain map and knows nothing of epochs, versions
 from __future__ import annotations
 
 import itertools
-import shutil
 import stat
-import tempfile
 from collections import Counter
-from pathlib import Path
 from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
@@ -24,7 +21,7 @@ from cowfs.service.timeline import Timeline
 from cowfs.volume.removing import remove
 from tests.collecting.looking import collect_garbage
 from tests.history.states import Value, below, history, live_state
-from tests.history.test_diff_random import PATHS, Edit, apply_edit, edits, fill
+from tests.history.test_diff_random import PATHS, Edit, apply_edit, edits, filled
 from tests.support.volumes import START, Rig
 
 Found = tuple[tuple[str, ...], bytes, bytes | None, tuple[tuple[str, int], ...]]
@@ -246,28 +243,18 @@ def forget(rig: Rig, states: dict[str, State], removed: set[int]) -> None:
 def test_what_became_of_each_path(steps: list[Edit], removed: set[int], few: int) -> None:
     """removed: which checkpoints are not kept; what they did is that of the next ones. few: names
     below a directory above which change records are asked."""
-    top = Path(tempfile.mkdtemp(prefix="cowfs-test-"))
-    try:
-        base = top / "base"
-        base.mkdir()
-        fill(base)
-        rig = Rig(top / "store", base)
-        try:
-            states = record(rig, steps)
-            forget(rig, states, removed)
-            with history(rig) as workspace, mock.patch.object(versions, "FEW", few):
-                line = Timeline(workspace)
-                rows = [line.head(), *line.checkpoints()]
-                assert [row.id for row in rows] == list(reversed(states))
-                parents = {row.id: row.parent for row in rows if row.parent is not None}
-                model = Model(states, parents)
-                names = {row.epoch: row.id for row in rows}
-                for path in itertools.chain([b""], PATHS):
-                    found = PathHistory(workspace, line.states, path)
-                    events = [(names[e], list(map(shown, told))) for e, told in found.events()]
-                    wanted = model.events(path)
-                    assert events == [(n, wanted[n]) for n in reversed(states) if n in wanted], path
-        finally:
-            rig.finish()
-    finally:
-        shutil.rmtree(top)
+    with filled() as rig:
+        states = record(rig, steps)
+        forget(rig, states, removed)
+        with history(rig) as workspace, mock.patch.object(versions, "FEW", few):
+            line = Timeline(workspace)
+            rows = [line.head(), *line.checkpoints()]
+            assert [row.id for row in rows] == list(reversed(states))
+            parents = {row.id: row.parent for row in rows if row.parent is not None}
+            model = Model(states, parents)
+            names = {row.epoch: row.id for row in rows}
+            for path in itertools.chain([b""], PATHS):
+                found = PathHistory(workspace, line.states, path)
+                events = [(names[e], list(map(shown, told))) for e, told in found.events()]
+                wanted = model.events(path)
+                assert events == [(n, wanted[n]) for n in reversed(states) if n in wanted], path
