@@ -26,6 +26,7 @@ from cowfs.service.engine import commit
 from cowfs.service.housekeeping import Cleaned, described
 from cowfs.service.restore import Restored
 from cowfs.service.sealing import Pace, Sealed, seal, sealing_state
+from cowfs.service.sessions import recording
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import WriterEndedError
 
@@ -55,6 +56,7 @@ class Methods:
             "gc": self.gc,
             "forget": self.forget,
             "pin": self.pin,
+            "session.event": self.session_event,
             "unmount": self.unmount,
         }
 
@@ -168,6 +170,17 @@ class Methods:
             note=_text(request, "note"),
         )
         return {"checkpoint": records.to_dict(record)}
+
+    def session_event(self, request: Request) -> Any:
+        """Params: see `Event`. Result: session, checkpoint, made."""
+        event = recording.parse(request.params)
+        outcome = self._daemon.recorder.record(request.author, event)
+        made = outcome.checkpoint
+        return {
+            "session": outcome.session.id,
+            "checkpoint": records.to_dict(made) if made is not None else None,
+            "made": outcome.made,
+        }
 
     def unmount(self, request: Request) -> Any:
         """Params: force, apply. The daemon ends after the answer."""

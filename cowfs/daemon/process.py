@@ -50,6 +50,8 @@ from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
 from cowfs.mounts import fuse_fault, is_dead, unmount
 from cowfs.service.apply import apply, unfinished
 from cowfs.service.engine import LocalEngine, commit
+from cowfs.service.sessions.recording import Recorder
+from cowfs.service.sessions.registry import Registry
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
 from cowfs.store.rewriting import Progress, silent
 from cowfs.store.steps import reached
@@ -155,6 +157,7 @@ class Daemon:
                 Author(os.geteuid(), user_name(os.geteuid()), os.getpid(), "cowfs"),
                 enabled=config.automatic,
             )
+            self.recorder = Recorder(self.engine, self.operation, Registry(self.engine))
             self._server = ControlServer(store, Methods(self).table())
         except BaseException:
             unmount_kernel(unmount=True)

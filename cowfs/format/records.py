@@ -215,7 +215,7 @@ def is_possible(state: GitState) -> bool:
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     """`kind`: manual, rescue, apply or start. `target`: for a rescue, the checkpoint whose
     restore it preceded. `time` is nanoseconds since 1970. `pinned`: never removed by itself;
-    `note`: why."""
+    `note`: why. `session`: id of the session that it was made in (format/sessions.py)."""
 
     id: str
     epoch: int
@@ -233,6 +233,7 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     git: GitState = GitState()
     pinned: bool = False
     note: str = ""
+    session: str = ""
 
 
 class OperationRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -26,9 +26,17 @@ def check_label(label: str) -> None:
 
 
 def checkpoint(
-    engine: Engine, author: Author, *, message: str = "", label: str = "", kind: str = "manual"
+    engine: Engine,
+    author: Author,
+    *,
+    message: str = "",
+    label: str = "",
+    kind: str = "manual",
+    session: str = "",
+    context: bytes = b"",
 ) -> records.CheckpointRecord:
-    """Make a checkpoint; it is durable when this returns (contract 2).
+    """Make a checkpoint; it is durable when this returns (contract 2). session, context: what it
+    keeps besides the files (service/sessions/).
 
     Raises BadLabelError, LabelInUseError, StoreFullError.
     """
@@ -40,7 +48,15 @@ def checkpoint(
             used = engine.volume.reader.get("label", label.encode())
             if used is not None:
                 raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
-        return history.seal(engine.volume, author, kind=kind, message=message, label=label)
+        return history.seal(
+            engine.volume,
+            author,
+            kind=kind,
+            message=message,
+            label=label,
+            session=session,
+            context=context,
+        )
 
     look_at_git(engine)
     reached("checkpoint.begin")

@@ -40,9 +40,13 @@ TABLES = (
     "orphan",
     "process",
     "audit",
+    "session",
+    "transcript",
+    "piece",
+    "context",
     "meta",
 )
-ADDED = frozenset({"process", "audit"})
+ADDED = frozenset({"process", "audit", "session", "transcript", "piece", "context"})
 """Those that a store may lack until it is opened for writing: they came after version 2."""
 NEW = "data.mdb.new"
 """A store in the making: nobody takes it for a store, whatever a crash leaves of it."""

@@ -15,7 +15,16 @@ KEPT = b"sums"
 """Key in `meta`: the store keeps sums. Those of a table are below `PREFIX`."""
 PREFIX = b"sums\0"
 VERSIONED = frozenset({"xattr", "extent"})
-SUMMED = VERSIONED | {"base", "origin", "hardlink", "orphan", "process", "audit"}
+SUMMED = (
+    VERSIONED
+    | {"base", "origin", "hardlink", "orphan", "process", "audit"}
+    | {
+        "session",
+        "transcript",
+        "piece",
+        "context",
+    }
+)
 _VALUE = Struct(">QQ")
 _MASK = (1 << 64) - 1
 

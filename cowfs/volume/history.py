@@ -105,14 +105,27 @@ def seal(
     kind: str = "manual",
     message: str = "",
     label: str = "",
+    session: str = "",
+    context: bytes = b"",
 ) -> Sealed:
     """End the open epoch with a checkpoint and open its child: constant time.
 
-    Everything that returned before is in it. It is durable when its group is committed.
+    Everything that returned before is in it. It is durable when its group is committed. context:
+    the value of its record in the table `context`, b"" for none.
     """
     volume.external.settle()
     checkpoint, group, lineage = _advance(
-        volume, author, volume.main.lineage, volume.branch, "checkpoint", kind, message, label, ""
+        volume,
+        author,
+        volume.main.lineage,
+        volume.branch,
+        "checkpoint",
+        kind,
+        message,
+        label,
+        "",
+        session,
+        context,
     )
     _enter(volume.main, lineage)
     return Sealed(checkpoint, group)
@@ -191,6 +204,8 @@ def _advance(
     message: str,
     label: str,
     target: str,
+    session: str = "",
+    context: bytes = b"",
 ) -> tuple[records.CheckpointRecord, TransactionGroup, Lineage]:
     """One group that seals the open epoch with a checkpoint and opens a child of `parent`."""
     view, extra = volume.main, volume.extra
@@ -212,6 +227,7 @@ def _advance(
         target,
         counts,
         git_state(volume),
+        session=session,
     )
     lineage = parent.child(following)
     fresh = records.EpochRecord(parent.head, lineage.ranges[-1][0], view.branch, moment)
@@ -235,6 +251,8 @@ def _advance(
     extra.put("checkpoint", checkpoint.id.encode(), records.encode(checkpoint))
     if label:
         extra.put("label", label.encode(), checkpoint.id.encode())
+    if context:
+        extra.put("context", checkpoint.id.encode(), context)
     extra.put(
         "operation",
         keys.pack_id(number),

@@ -18,7 +18,18 @@ from cowfs.volume.removing import GARBAGE
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _ID = re.compile(r"[0-9a-f]{12}")
-_KINDS = {"start", "manual", "rescue", "apply", "external", "auto"}
+_KINDS = {
+    "start",
+    "manual",
+    "rescue",
+    "apply",
+    "external",
+    "auto",
+    "prompt",
+    "tool",
+    "agent",
+    "turn",
+}
 _OPERATIONS = {"checkpoint", "restore", "undo", "redo"}
 _Checkpoints = dict[str, records.CheckpointRecord]
 

@@ -1,0 +1,97 @@
+"""What an adapter for an agent has to be able to do.
+
+Files of a conversation have names: "main" is the transcript itself; others are called by their path
+beside it, such as "subagents/agent-1.jsonl". Paths are text, bytes that are not UTF-8 are lone
+surrogates.
+
+Threading: adapters have no state; those methods that read files say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that belongs to a conversation. kind: `lines` if it only grows, by whole lines;
+    `whole` if it may be replaced (cowfs/format/sessions.py)."""
+
+    name: str
+    path: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a user asked. prompt_id: the agent's name for it, "". time: ISO 8601, "" if unknown.
+    leaf: the agent's name for the last entry before the prompt, "" at the beginning."""
+
+    prompt: str
+    prompt_id: str = ""
+    time: str = ""
+    leaf: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a transcript says. turns: of the user only, as far as they are still part of it, oldest
+    first. last_answer: the agent's last text. leaf: its name for the last entry. version: of the
+    program."""
+
+    title: str = ""
+    turns: tuple[Turn, ...] = ()
+    last_answer: str = ""
+    leaf: str = ""
+    cwd: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a conversation that can be resumed. files: path to bytes, to be made with mode 0600
+    where nothing is yet. session: its id. command: what goes on with it, to be run in `cwd`.
+    before: commands that must be run first, in order. notes: what a person should know."""
+
+    session: str
+    files: Mapping[str, bytes]
+    command: tuple[str, ...]
+    cwd: str
+    before: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+class NotCopyableError(Exception):
+    """There is no copy that could be resumed; the text says why."""
+
+
+class Agent(Protocol):
+    """An adapter. name: as on the command line. title: as people call the agent."""
+
+    name: str
+    title: str
+
+    def sources(self, transcript: str) -> list[Source]:
+        """The files of a conversation that are there now. Looks into directories."""
+        ...
+
+    def read(self, files: Mapping[str, bytes]) -> Conversation:
+        """What the files (name to bytes) say. Never fails: what makes no sense is left out."""
+        ...
+
+    def copy(
+        self, files: Mapping[str, bytes], *, transcript: str, cwd: str, session: str, leaf: str = ""
+    ) -> Copy:
+        """A resumable copy of what the files (name to bytes) hold, up to and with the entry `leaf`
+        if that is given. transcript: where the original lies. session: id of the original.
+        Raises NotCopyableError."""
+        ...
+
+    def resume_command(self, session: str, cwd: str) -> tuple[str, ...]:
+        """The command that goes on with a session itself, to be run in `cwd`; () if there is
+        none."""
+        ...

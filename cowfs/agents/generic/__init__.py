@@ -1,0 +1,1 @@
+"""Any program that says where its conversation lies: its bytes are kept, and not understood."""

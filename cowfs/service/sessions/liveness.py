@@ -1,0 +1,35 @@
+"""Whether the process of a session is still there.
+
+Threading: pure functions on /proc.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from cowfs.format.sessions import SessionRecord
+from cowfs.volume.audit_processes import look_at
+
+
+@functools.cache
+def boot_id() -> str:
+    """Of this boot of the machine (proc_sys_kernel(5)), "" where the kernel does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def born(pid: int) -> int:
+    """When a process was started, in clock ticks since the machine was; 0 when it is gone."""
+    seen = look_at(pid) if pid > 0 else None
+    return seen.start if seen is not None else 0
+
+
+def is_running(record: SessionRecord) -> bool:
+    """Whether its process is there. Of one whose process nobody knows: whether the machine was not
+    started since."""
+    if record.boot != boot_id():
+        return False
+    return not record.pid or (record.born != 0 and born(record.pid) == record.born)

@@ -1,0 +1,69 @@
+"""The sessions that a daemon knows, and the files of their conversations.
+
+Threading: for the threads that an `Engine` is for; `lock` is held while a session is looked up and
+changed. Where the lock of the operations is taken, too, it is taken first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from cowfs.errors import DamagedRecordError
+from cowfs.format import records
+from cowfs.format.sessions import ENDED, SessionRecord, session_key
+from cowfs.service.engine import Engine
+from cowfs.service.sessions import reading
+from cowfs.service.sessions.transcripts import Transcripts
+from cowfs.store.snapshot import Reader
+
+
+class Registry:
+    """Sessions by id. What is changed is part of the next transaction group."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.lock = threading.RLock()
+        self.transcripts = Transcripts(engine)
+        self._known: dict[str, SessionRecord] = {}
+
+    def get(self, session: str) -> SessionRecord | None:
+        """One of them; one that cannot be read is none."""
+        with self.lock:
+            found = self._known.get(session)
+            if found is None:
+                with Reader(self._engine.volume.store) as reader:
+                    try:
+                        found = reading.session(reader, session)
+                    except DamagedRecordError:
+                        return None
+            return found
+
+    def active(self) -> list[SessionRecord]:
+        """Those that have not ended, as far as they were heard of in this life of the daemon."""
+        with self.lock:
+            return [record for record in self._known.values() if record.state != ENDED]
+
+    def put(self, record: SessionRecord) -> SessionRecord:
+        """Store a session, new or changed."""
+        with self.lock:
+            self._known[record.id] = record
+            if record.state == ENDED:
+                self.transcripts.forget(record.id)
+            key, value = session_key(record.id), records.encode(record)
+            self._engine.call(lambda: self._engine.volume.extra.put("session", key, value))
+            return record
+
+    def change(self, session: str, change: Callable[[SessionRecord], SessionRecord]) -> None:
+        """Change one if it is there."""
+        with self.lock:
+            found = self.get(session)
+            if found is not None:
+                self.put(change(found))
+
+
+def changed(record: SessionRecord, **fields: object) -> SessionRecord:
+    """The same session with other fields; those that are empty or 0 stay as they are."""
+    return msgspec.structs.replace(record, **{k: v for k, v in fields.items() if v})
