@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 MAIN = "main"
+START = "start"
+"""As a leaf: before the first entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What a user asked. prompt_id: the agent's name for it, "". time: ISO 8601, "" if unknown.
-    leaf: the agent's name for the last entry before the prompt, "" at the beginning."""
+    leaf: the agent's name for the last entry before the prompt, START at the beginning, "" if
+    unknown."""
 
     prompt: str
     prompt_id: str = ""
@@ -40,8 +43,8 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """What a transcript says. turns: of the user only, as far as they are still part of it, oldest
-    first. last_answer: the agent's last text. leaf: its name for the last entry. version: of the
-    program."""
+    first. last_answer: the agent's last text. leaf: its name for the last entry of the file, START
+    when there is none, "" if unknown. cwd: where it began. version: of the program."""
 
     title: str = ""
     turns: tuple[Turn, ...] = ()
@@ -83,11 +86,18 @@ class Agent(Protocol):
         """What the files (name to bytes) say. Never fails: what makes no sense is left out."""
         ...
 
+    def complete(self, files: Mapping[str, bytes], last_answer: str) -> bool:
+        """Whether the files hold the answer that the agent says it ended its turn with; to be asked
+        again, for agents write their files later than they run hooks. Of the main file its end is
+        enough. True when that cannot be told. Never fails."""
+        ...
+
     def copy(
         self, files: Mapping[str, bytes], *, transcript: str, cwd: str, session: str, leaf: str = ""
     ) -> Copy:
         """A resumable copy of what the files (name to bytes) hold, up to and with the entry `leaf`
-        if that is given. transcript: where the original lies. session: id of the original.
+        if that is given. transcript: where the original lies. cwd: where it is to go on, "" for
+        where it was. session: id of the original. Looks where names lead to, changes nothing.
         Raises NotCopyableError."""
         ...
 

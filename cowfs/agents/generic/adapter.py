@@ -23,6 +23,9 @@ class Generic:
     def read(self, files: Mapping[str, bytes]) -> Conversation:
         return Conversation()
 
+    def complete(self, files: Mapping[str, bytes], last_answer: str) -> bool:
+        return True
+
     def copy(
         self, files: Mapping[str, bytes], *, transcript: str, cwd: str, session: str, leaf: str = ""
     ) -> Copy:
