@@ -25,6 +25,9 @@ class CowfsError(Exception):
     message: ClassVar[str] = "internal error: {detail}"
     hint: ClassVar[str] = "Nothing was changed on purpose. `cowfs verify` checks the store."
 
+    details: dict[str, Any]
+    _told_hint: str | None = None
+
     def __init__(self, **details: Any) -> None:
         self.details = details
         super().__init__(self.message.format(**details))
@@ -32,7 +35,7 @@ class CowfsError(Exception):
     @property
     def hint_text(self) -> str:
         """The hint with its placeholders filled in."""
-        return self.hint.format(**self.details)
+        return self.hint.format(**self.details) if self._told_hint is None else self._told_hint
 
     def to_json(self) -> dict[str, Any]:
         """The error as the `error` member of a JSON answer (docs/protocol.md)."""
@@ -504,6 +507,114 @@ class CompactMountedError(CowfsError):
         "Nothing was changed. Type `cowfs unmount {path} --no-apply`, then"
         " `cowfs -C {base} compact`, then `cowfs mount {base}`."
     )
+
+
+# -- sessions (exit 9, 71 to 79) ------------------------------------------------------------
+
+
+class StateMovedError(CowfsError):
+    """changes: who did what since, in sentences, the newest last; paths: some of what was touched;
+    files, directories: how many."""
+
+    code = "COWFS_STATE_MOVED"
+    exit_code = 9
+    message = "the workspace is not what it was at {expected}: {what}"
+    hint = "Nothing was changed. Look at it with `cowfs diff` and `cowfs changes`, and plan anew."
+
+
+class UnknownSessionError(CowfsError):
+    code = "COWFS_UNKNOWN_SESSION"
+    exit_code = 71
+    message = "no session matches {selector!r}"
+    hint = "`cowfs sessions --all` lists them. Nothing was changed."
+
+
+class AmbiguousSessionError(CowfsError):
+    code = "COWFS_AMBIGUOUS_SESSION"
+    exit_code = 72
+    message = "{selector!r} can be {count} sessions: {matches}"
+    hint = "Name one of them. Nothing was changed."
+
+
+class NoConversationError(CowfsError):
+    code = "COWFS_NO_CONVERSATION"
+    exit_code = 73
+    message = "{what} has no conversation: {detail}"
+    hint = "{advice} Nothing was changed."
+
+
+class NotCopyableConversationError(CowfsError):
+    code = "COWFS_NOT_COPYABLE"
+    exit_code = 74
+    message = "the conversation cannot be copied: {detail}"
+    hint = "Nothing was changed. `cowfs restore CHECKPOINT --code` restores the files alone."
+
+
+class AgentMissingError(CowfsError):
+    code = "COWFS_AGENT_MISSING"
+    exit_code = 75
+    message = "the program {program} is not there, or cannot be executed"
+    hint = "Install it or put its directory into PATH; then type: {command}"
+
+
+class SessionPlaceError(CowfsError):
+    code = "COWFS_SESSION_PLACE"
+    exit_code = 76
+    message = "the session {session} worked in {path}, which is not there"
+    hint = (
+        "If the workspace was moved, move it back or mount it there (`cowfs mount DIR --at`); if the"
+        " directory was deleted, `cowfs resume --code` brings it back."
+    )
+
+
+class SessionRunningError(CowfsError):
+    code = "COWFS_SESSION_RUNNING"
+    exit_code = 77
+    message = "the session {session} is still running (pid {pid})"
+    hint = (
+        "Go on where it runs. `cowfs restore CHECKPOINT --conversation` makes a copy that goes on"
+        " beside it. Nothing was changed."
+    )
+
+
+class NothingInterruptedError(CowfsError):
+    code = "COWFS_NOTHING_INTERRUPTED"
+    exit_code = 78
+    message = "no session of {path} was interrupted"
+    hint = "`cowfs sessions` lists them; `cowfs resume SESSION` goes on with any that has ended."
+
+
+class AgentFailedError(CowfsError):
+    code = "COWFS_AGENT_FAILED"
+    exit_code = 79
+    message = "the command {command} failed: {detail}"
+    hint = "It prepares the conversation. Put that right, and type it again by hand."
+
+
+def from_json(fields: dict[str, Any]) -> CowfsError:
+    """The error of an answer (`CowfsError.to_json`), as it was raised by who gave it.
+
+    One with a code that this version does not know has a class of its own, with that code.
+    """
+    code, exit_code = str(fields.get("code", "")), fields.get("exit_code", 70)
+    kind = _classes().get(code)
+    if kind is None:
+        kind = type("OtherError", (CowfsError,), {"code": code, "exit_code": exit_code})
+    error = kind.__new__(kind)
+    Exception.__init__(error, str(fields.get("message", "error")))
+    details = fields.get("details")
+    error.details = details if isinstance(details, dict) else {}
+    error._told_hint = str(fields.get("hint", ""))
+    return error
+
+
+def _classes() -> dict[str, type[CowfsError]]:
+    """Code to class; of those that share one, the first, from which the others are derived."""
+    found: dict[str, type[CowfsError]] = {}
+    for value in globals().values():
+        if isinstance(value, type) and issubclass(value, CowfsError) and value is not CowfsError:
+            found.setdefault(value.code, value)
+    return found
 
 
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
