@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 MAIN = "main"
 START = "start"
@@ -104,4 +104,16 @@ class Agent(Protocol):
     def resume_command(self, session: str, cwd: str) -> tuple[str, ...]:
         """The command that goes on with a session itself, to be run in `cwd`; () if there is
         none."""
+        ...
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """An adapter for an agent whose user can go back in the conversation, with no trace of that in
+    the file before the next prompt's line, which is not there when the prompt's hook runs."""
+
+    def settled(self, before: bytes, after: bytes, prompt_id: str) -> str:
+        """The leaf that a prompt really follows, if that is not the last entry that was there at
+        its checkpoint; "" if it is, or if that cannot be told. before: the main file then, or its
+        end. after: what was added since. Never fails."""
         ...
