@@ -1,0 +1,1 @@
+"""Real agents, installed by scripts/clients, on a real mount, against a stub of their model."""
