@@ -12,7 +12,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import graph, output
-from cowfs.cli.command import FilePath, command
+from cowfs.cli.command import FilePath, Session, command
 from cowfs.cli.context import Context
 from cowfs.cli.events import describe
 from cowfs.cli.folding import fold
@@ -22,6 +22,7 @@ from cowfs.errors import CowfsError
 from cowfs.format.records import Counts
 from cowfs.service.finding.pathlog import PathLog, log_paths, nearest
 from cowfs.service.finding.selection import Bound, Selection, bound_of, pattern_of
+from cowfs.service.sessions.listing import find
 from cowfs.service.timeline import Row, Timeline
 from cowfs.service.workspace import ReadOnly
 
@@ -35,6 +36,7 @@ from cowfs.service.workspace import ReadOnly
         ("cowfs log docs src/old.py", "a directory, and what is gone"),
         ("cowfs log -i --grep 'refactor|tests'", "by message or label"),
         ('cowfs log --since "2 h ago" --kind manual', "by time and kind"),
+        ("cowfs log --session last", "of the agent's session that was heard of last"),
         ("cowfs log --json", "for a program"),
     ],
 )
@@ -54,6 +56,7 @@ from cowfs.service.workspace import ReadOnly
 @click.option("--until", metavar="WHEN", help="Not newer: a time or a checkpoint.")
 @click.option("-a", "--all", "every", is_flag=True, help="Automatic ones one by one, too.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind (repeat).")
+@click.option("--session", type=Session(), metavar="ID", help="Only of this session of an agent.")
 def log(
     context: Context,
     paths: tuple[str, ...],
@@ -64,6 +67,7 @@ def log(
     until: str | None,
     every: bool,
     kinds: tuple[str, ...],
+    session: str | None,
 ) -> None:
     """List the checkpoints, newest first: id, age, who made it, what it changed (+created
     ~modified -deleted), what it is, and the branch and commit that git was on.
@@ -81,7 +85,7 @@ def log(
     found = pattern_of(pattern, ignore_case=ignore_case) if pattern is not None else None
     counts = _live_counts(place)
     with opening.reading(place, need_base=bool(wanted)) as workspace:
-        selection = _selection(workspace, found, kinds, since, until)
+        selection = _selection(workspace, found, kinds, since, until, session)
         line = Timeline(workspace, damaged.append, counts)
         if wanted:
 
@@ -117,6 +121,7 @@ def _selection(
     kinds: tuple[str, ...],
     since: str | None,
     until: str | None,
+    session: str | None,
 ) -> Selection:
     now = time.time_ns()
     return Selection(
@@ -124,6 +129,7 @@ def _selection(
         kinds,
         bound_of(workspace, since, now, earliest=True) if since else Bound(),
         bound_of(workspace, until, now, earliest=False) if until else Bound(),
+        find(workspace.reader, session).id if session else "",
     )
 
 

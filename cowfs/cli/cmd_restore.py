@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from cowfs.cli import context as opening
-from cowfs.cli import output
-from cowfs.cli.command import Checkpoint, FilePath, command
+from cowfs.cli import output, running
+from cowfs.cli.command import Checkpoint, FilePath, Session, command
 from cowfs.cli.context import Context
 from cowfs.client.places import Place
 from cowfs.errors import UsageError
 
-if TYPE_CHECKING:
-    from cowfs.service.diff import Change
+CODE, CONVERSATION, BOTH = "code", "conversation", "both"
+_METHOD = {CODE: "", CONVERSATION: "only", BOTH: "both"}
+"""The parameter `conversation` of the daemon's `restore`."""
+_MOST_PROMPTS = 20
 
 
 @command(
@@ -27,11 +29,30 @@ if TYPE_CHECKING:
         ('cowfs restore "@{10 minutes ago}"', "the last checkpoint before then"),
         ("cowfs restore tests-pass --exclude .venv", "but for what matches"),
         ("cowfs restore tests-pass --dry-run", "only say what would change"),
+        ("cowfs restore", "choose from the prompts of an agent's session"),
+        ("cowfs restore 3f2a9c1b --both", "the files, and the agent's conversation"),
+        ("cowfs restore 3f2a9c1b --expect 9c1b", "only if nothing changed since 9c1b"),
     ],
 )
-@click.argument("checkpoint", type=Checkpoint())
+@click.argument("checkpoint", type=Checkpoint(), required=False)
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=FilePath())
 @click.option("--dry-run", is_flag=True, help="Change nothing, list what would change.")
+@click.option("--code", is_flag=True, help="The files only: what is done where nobody is asked.")
+@click.option("--conversation", is_flag=True, help="The agent's conversation only, as a copy.")
+@click.option("--both", is_flag=True, help="The files and the conversation, or neither.")
+@click.option(
+    "--expect",
+    type=Checkpoint(),
+    metavar="STATE",
+    help="Only if the workspace is still what it was at STATE: a checkpoint, or what --dry-run or"
+    " `status` print as `state`.",
+)
+@click.option(
+    "--session",
+    type=Session(),
+    metavar="ID",
+    help="Whose prompts to choose from, without CHECKPOINT.",
+)
 @click.option(
     "--exclude",
     multiple=True,
@@ -43,9 +64,14 @@ if TYPE_CHECKING:
 )
 def restore(
     context: Context,
-    checkpoint: str,
+    checkpoint: str | None,
     paths: tuple[str, ...],
     dry_run: bool,
+    code: bool,
+    conversation: bool,
+    both: bool,
+    expect: str | None,
+    session: str | None,
     exclude: tuple[str, ...],
     volatile: bool,
 ) -> None:
@@ -54,28 +80,107 @@ def restore(
     Nothing is lost: the state before becomes a checkpoint of its own, to which `cowfs undo` goes
     back. What did not change keeps its inode and its times; open files stay usable. CHECKPOINT is
     an id, a label, @~N or @{TIME}.
+
+    A checkpoint that was made in an agent's session knows the conversation up to then; that of a
+    prompt is the state before the prompt. The conversation is never changed: what it was then is
+    written as a copy, and the command that goes on with it is printed. On a terminal you are asked
+    which of both you want; without CHECKPOINT you choose from the prompts of the session.
     """
     place = context.locate()
+    what = _choice(code=code, conversation=conversation, both=both)
     inside = [context.inside(place, path) for path in paths]
     if "" in inside:
         inside = []
+    if what == CONVERSATION and (inside or exclude):
+        raise UsageError(detail="a conversation has no paths", command="restore")
+    if dry_run and expect:
+        raise UsageError(detail="--expect is for a restore, not for --dry-run", command="restore")
+    asking = running.is_terminal() and not context.json and not dry_run
+    if checkpoint is None:
+        if not asking:
+            detail = "name a checkpoint; `cowfs log` lists them"
+            raise UsageError(detail=detail, command="restore")
+        checkpoint, state = _choose_prompt(place, session)
+        expect = expect or state
+    if not what and asking and checkpoint and not inside and _has_conversation(place, checkpoint):
+        from cowfs.cli import menus
+
+        what = menus.ask_what()
+        checkpoint = checkpoint if what else ""
+    if not checkpoint:
+        output.note("nothing was changed")
+        return
+    if dry_run:
+        _preview(context, place, checkpoint, inside, exclude, volatile=volatile, what=what or CODE)
+        return
     params = {
         "checkpoint": checkpoint,
         "paths": inside,
         "exclude": list(exclude),
         "volatile": volatile,
+        "conversation": _METHOD[what or CODE],
+        "expect": expect or "",
     }
-    if dry_run:
-        _preview(context, place, checkpoint, inside, exclude, volatile=volatile)
-    else:
-        _run(context, place, "restore", params)
+    _run(context, place, "restore", params)
+
+
+def _choice(*, code: bool, conversation: bool, both: bool) -> str:
+    """What the options ask for, "" if there are none."""
+    chosen = [
+        name for name, given in ((CODE, code), (CONVERSATION, conversation), (BOTH, both)) if given
+    ]
+    if len(chosen) > 1:
+        detail = "only one of --code, --conversation and --both can be meant"
+        raise UsageError(detail=detail, command="restore")
+    return chosen[0] if chosen else ""
+
+
+def _has_conversation(place: Place, selector: str) -> bool:
+    from cowfs.service.sessions import reading
+
+    with opening.reading(place, need_base=False) as workspace:
+        point = workspace.point(selector).checkpoint
+        found = reading.context(workspace.reader, point.id) if point is not None else None
+        return found is not None and bool(found.marks)
+
+
+def _choose_prompt(place: Place, name: str | None) -> tuple[str, str]:
+    """(checkpoint before a prompt, name of the present state); the first is "" for none."""
+    from cowfs import agents
+    from cowfs.cli import menus
+    from cowfs.service.expecting import state_of
+    from cowfs.service.sessions.listing import find, listed
+    from cowfs.service.sessions.prompts import prompts
+
+    with opening.reading(place) as workspace:
+        state = state_of(workspace.reader)
+        name = name or os.environ.get("COWFS_SESSION")
+        if name:
+            sessions = [find(workspace.reader, name)]
+        else:
+            sessions = [row.record for row in listed(workspace.reader) if row.checkpoints]
+        for session in sessions:
+            found, more = prompts(workspace, session.id, _MOST_PROMPTS)
+            if found:
+                break
+        else:
+            detail = "there are no prompts to choose from: name a checkpoint (`cowfs log`)"
+            raise UsageError(detail=detail, command="restore")
+    others = " (others: --session ID)" if len(sessions) > 1 else ""
+    title = f"{agents.get(session.agent).title}, session {session.id[:8]}{others}"
+    older = f"; `cowfs log --session {session.id[:8]}` has older ones" if more else ""
+    chosen = menus.ask_prompt(
+        found, f"prompts in {title}, the newest first, and what changed after each{older}"
+    )
+    return (chosen.point.id if chosen is not None else ""), state
 
 
 @command("undo", examples=[("cowfs undo", "after a restore that was wrong")])
 def undo(context: Context) -> None:
     """Take the last restore back: the workspace is again what it was before.
 
-    What was done since then becomes a checkpoint, to which `cowfs redo` goes.
+    What was done since then becomes a checkpoint, to which `cowfs redo` goes. It is about files: a
+    copy of a conversation that a restore has made stays, beside the original.
     """
     _run(context, context.locate(), "undo", {})
 
@@ -87,60 +192,70 @@ def redo(context: Context) -> None:
 
 
 def _run(context: Context, place: Place, operation: str, params: dict[str, Any]) -> None:
+    answer = ask(place, operation, params)
+    context.answer(answer, text(answer, params.get("paths", [])))
+
+
+def ask(place: Place, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Have it done, by the daemon if there is one. Raises RpcError, CowfsError."""
     daemon = opening.connect(place)
-    if daemon is not None:
-        with daemon:
-            answer = daemon.call(operation, params)
-    else:
-        answer = _offline(place, operation, params)
-    context.answer(answer, _text(answer, params.get("paths", [])))
+    if daemon is None:
+        return _offline(place, operation, params)
+    with daemon:
+        answer: dict[str, Any] = daemon.call(operation, params)
+        return answer
 
 
 def _offline(place: Place, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-    from cowfs.format import records
     from cowfs.service import restore as restoring
 
     with opening.writing(place) as engine:
         author = opening.author()
         if operation == "undo":
-            result = restoring.undo(engine, author)
-        elif operation == "redo":
-            result = restoring.redo(engine, author)
-        else:
-            result = restoring.restore(
-                engine,
-                author,
-                params["checkpoint"],
-                paths=[os.fsencode(path) for path in params["paths"]],
-                exclude=[os.fsencode(pattern) for pattern in params["exclude"]],
-                volatile=params["volatile"],
-            )
-    return {
-        "operation": result.operation,
-        "checkpoint": records.to_dict(result.checkpoint),
-        "rescue": records.to_dict(result.rescue),
-        "changed": result.changed,
-        "left_alone": [os.fsdecode(pattern) for pattern in result.left_alone],
-        "daemon_seconds": result.seconds,
-    }
+            return restoring.undo(engine, author).to_json()
+        if operation == "redo":
+            return restoring.redo(engine, author).to_json()
+        name, expect = params["checkpoint"], params["expect"]
+        if params["conversation"] == _METHOD[CONVERSATION]:
+            return restoring.converse(engine, author, name, expect=expect).to_json()
+        return restoring.restore(
+            engine,
+            author,
+            name,
+            paths=[os.fsencode(path) for path in params["paths"]],
+            exclude=[os.fsencode(pattern) for pattern in params["exclude"]],
+            volatile=params["volatile"],
+            conversation=bool(params["conversation"]),
+            expect=expect,
+        ).to_json()
 
 
-def _text(answer: dict[str, Any], paths: list[str]) -> str:
+def text(answer: dict[str, Any], paths: list[str]) -> str:
+    """What was done, for people. paths: those that were named."""
     target, rescue, operation = answer["checkpoint"], answer["rescue"], answer["operation"]
+    told = answer.get("conversation")
     about = target["label"] or target["message"].partition("\n")[0]
-    what = f"{output.plural(len(paths), 'path')} of " if paths else ""
-    done = "restored" if operation == "restore" else f"{operation}: restored"
-    first = (
-        f"{done} {what}{target['id'][:8]}{f' ({about})' if about else ''}: "
-        f"{output.plural(answer['changed'], 'thing')} changed"
-    )
-    back = "redo" if operation == "undo" else "undo"
-    second = f"the state before is checkpoint {rescue['id'][:8]}; `cowfs {back}` goes to it"
-    lines = [output.printable(first), second]
+    name = f"{target['id'][:8]}{f' ({about})' if about else ''}"
+    lines = []
+    if rescue is not None:
+        what = f"{output.plural(len(paths), 'path')} of " if paths else ""
+        done = "restored" if operation == "restore" else f"{operation}: restored"
+        lines.append(f"{done} {what}{name}: {output.plural(answer['changed'], 'thing')} changed")
+        back = "redo" if operation == "undo" else "undo"
+        stays = " (the copy of the conversation stays)" if told is not None else ""
+        lines.append(
+            f"the state before is checkpoint {rescue['id'][:8]}; `cowfs {back}` goes to it{stays}"
+        )
     if left := answer["left_alone"]:
-        names = ", ".join(output.printable(name) for name in left)
+        names = ", ".join(output.printable(item) for item in left)
         lines.append(f"volatile, left alone: {names} (restore --volatile has them, too)")
-    return "\n".join(lines)
+    if told is not None:
+        from cowfs.cli import continuing
+
+        where = f"the conversation as it was at {name} is session {told['session']}, a copy"
+        lines.append(where if rescue is not None else f"{where}; the files are as they were")
+        return "\n".join([*map(output.printable, lines), *continuing.lines(told)])
+    return "\n".join(map(output.printable, lines))
 
 
 def _preview(
@@ -151,39 +266,49 @@ def _preview(
     exclude: tuple[str, ...],
     *,
     volatile: bool,
+    what: str,
 ) -> None:
     from cowfs.cli.changes import lines
     from cowfs.format import records
-    from cowfs.service.diff import count, diff
-    from cowfs.service.volatile import left_alone
+    from cowfs.service.diff import count
+    from cowfs.service.expecting import state_of
+    from cowfs.service.preview import preview
+    from cowfs.service.sessions.conversation import planned
 
-    named = [os.fsencode(path) for path in paths]
-    left = [] if volatile else left_alone(Path(place.store), named)
-    patterns = [*map(os.fsencode, exclude), *left]
     with opening.reading(place) as workspace:
-        target = workspace.point(selector)
-        if target.checkpoint is None:
-            raise UsageError(detail="@ is the present state already", command="restore")
-        found = diff(workspace, workspace.point("@"), target, named)
-        changes = [change for change in found if not _excluded(change, patterns)]
+        found = preview(
+            workspace,
+            Path(place.store),
+            selector,
+            [os.fsencode(path) for path in paths],
+            [os.fsencode(pattern) for pattern in exclude],
+            volatile=volatile,
+        )
+        changes = found.changes if what != CONVERSATION else []
+        told: dict[str, Any] | None = None
+        if what != CODE:
+            continuation, _ = planned(workspace.reader, found.checkpoint)
+            told = {
+                "origin": continuation.origin,
+                "agent": continuation.agent,
+                "prompt": continuation.prompt,
+                "complete": continuation.complete,
+                "notes": list(continuation.notes),
+            }
         document = {
             "operation": "restore",
             "dry_run": True,
-            "checkpoint": records.to_dict(target.checkpoint),
+            "state": state_of(workspace.reader),
+            "checkpoint": records.to_dict(found.checkpoint),
             "rescue": None,
             "changed": len(changes),
-            "left_alone": [os.fsdecode(pattern) for pattern in left],
+            "left_alone": list(found.left),
+            "conversation": told,
             "counts": count(changes),
             "changes": [change.to_json() for change in changes],
         }
-        text = [f"would restore {target.name}: {output.plural(len(changes), 'change')}"]
-        text += lines(changes)
-        context.answer(document, "\n".join(text))
-
-
-def _excluded(change: Change, patterns: list[bytes]) -> bool:
-    """Whether a restore leaves all paths of a change alone: a path, one above it, or a name."""
-    from cowfs.service.volatile import matches
-
-    paths = [change.path] if change.old_path is None else [change.path, change.old_path]
-    return all(matches(path, patterns) for path in paths)
+        shown = [f"would restore {found.target.name}: {output.plural(len(changes), 'change')}"]
+        shown += lines(changes)
+        if told is not None:
+            shown.append(f"would copy the conversation of session {told['origin']} up to it")
+        context.answer(document, "\n".join(shown))

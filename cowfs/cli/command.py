@@ -131,3 +131,20 @@ class Checkpoint(Parameter):
         if self._paths:
             items.append(click.shell_completion.CompletionItem(incomplete, type="file"))
         return items
+
+
+class Session(Parameter):
+    """The name of an agent's session."""
+
+    name = "session"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        from cowfs.cli.completing import session_names
+
+        context = Context(ctx.find_root().params.get("directory"))
+        return [
+            click.shell_completion.CompletionItem(name, help=about)
+            for name, about in session_names(context, incomplete)
+        ]

@@ -1,4 +1,4 @@
-"""What a shell offers when the name of a checkpoint is typed."""
+"""What a shell offers when the name of a checkpoint or of a session is typed."""
 
 from __future__ import annotations
 
@@ -37,3 +37,26 @@ def checkpoint_names(context: Context, incomplete: str) -> list[tuple[str, str]]
             if name and name.startswith(incomplete)
         ]
     return names
+
+
+def session_names(context: Context, incomplete: str) -> list[tuple[str, str]]:
+    """(id, what it is) of the sessions whose id starts so, the one that was heard of last first;
+    and `last`. The store is read as for checkpoints."""
+    import time
+
+    from cowfs.service.sessions.listing import LAST, listed
+    from cowfs.service.workspace import reading
+
+    try:
+        place = context.locate()
+        with reading(Path(place.store), None) as workspace:
+            found = listed(workspace.reader)
+    except (CowfsError, OSError):
+        return []
+    now = time.time_ns()
+    names = [(LAST, "the one that was heard of last")] if found else []
+    for row in found:
+        what = row.record.title or row.record.prompt.partition("\n")[0]
+        about = f"{row.state}, {output.age(row.record.last, now)} {what}".rstrip()
+        names.append((row.record.id, output.printable(about)))
+    return [(name, about) for name, about in names if name.startswith(incomplete)]

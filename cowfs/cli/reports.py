@@ -62,8 +62,12 @@ def status(report: dict[str, Any]) -> str:
         rows.append(("sealed", _sealed(sealing)))
     if collected := report.get("collected"):
         rows.append(("removed", _collected(collected)))
+    if any((sessions := report.get("sessions") or {}).values()):
+        rows.append(("sessions", _sessions(sessions)))
     if automatic := report.get("automatic"):
         rows.append(("automatic", automatic["profile"] if automatic["enabled"] else "off"))
+    if outside := report.get("outside"):
+        rows.append(("outside", f"{output.plural(outside, 'change')} by others than the sessions"))
     rows.append(("health", health["state"]))
     lines += [f"  {name:<11} {value}" for name, value in rows]
     for problem in health["problems"]:
@@ -89,6 +93,11 @@ def _sealed(sealing: dict[str, int]) -> str:
     if left:
         text = f"{left:,} {'file is' if left == 1 else 'files are'} only in the directory"
     return text + (f", {output.plural(lost, 'old version')} lost" if lost else "")
+
+
+def _sessions(counts: dict[str, int]) -> str:
+    parts = [f"{count:,} {state}" for state, count in counts.items() if count]
+    return ", ".join(parts) + (" (cowfs resume)" if counts.get("interrupted") else "")
 
 
 def _collected(last: dict[str, Any]) -> str:

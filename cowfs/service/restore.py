@@ -1,23 +1,34 @@
-"""Restore, undo, redo: going to another state, so that one can always come back.
+"""Restore, undo, redo: going to another state, so that one can always come back. With the files, or
+instead of them, a conversation can go back; then both happen or neither.
 
 Threading: for the threads that an `Engine` is for.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cowfs.errors import NothingToUndoError, UsageError
 from cowfs.format import records
-from cowfs.service.engine import Engine, look_at_git
+from cowfs.service.engine import Engine, commit, look_at_git
+from cowfs.service.expecting import Expectation
 from cowfs.service.selectors import get_checkpoint, resolve
+from cowfs.service.sessions.conversation import (
+    Continuation,
+    Copying,
+    copy_of,
+    make,
+)
 from cowfs.service.volatile import left_alone
 from cowfs.store.lineage import Lineage
 from cowfs.store.steps import reached
+from cowfs.store.writer import TransactionGroup
 from cowfs.tree.changes import touched_between
 from cowfs.volume import history, partial
-from cowfs.volume.history import Author
+from cowfs.volume.history import Author, Companion, Swapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,7 @@ class Restored:
 
     changed: how many inodes differ, directories in which names changed among them.
     left_alone: patterns of volatile paths that were not restored.
+    conversation: how it goes on, if it went back, too.
     """
 
     operation: str
@@ -34,6 +46,66 @@ class Restored:
     changed: int
     seconds: float
     left_alone: tuple[bytes, ...] = ()
+    conversation: Continuation | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The result of the method `restore` (docs/protocol.md)."""
+        return {
+            "operation": self.operation,
+            "checkpoint": records.to_dict(self.checkpoint),
+            "rescue": records.to_dict(self.rescue),
+            "changed": self.changed,
+            "left_alone": [os.fsdecode(pattern) for pattern in self.left_alone],
+            "conversation": self.conversation.to_json() if self.conversation else None,
+            "daemon_seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Conversed:
+    """What going back in a conversation did, the files left as they are."""
+
+    checkpoint: records.CheckpointRecord
+    conversation: Continuation
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The result of the method `restore` (docs/protocol.md)."""
+        return {
+            "operation": "restore",
+            "checkpoint": records.to_dict(self.checkpoint),
+            "rescue": None,
+            "changed": 0,
+            "left_alone": [],
+            "conversation": self.conversation.to_json(),
+            "daemon_seconds": self.seconds,
+        }
+
+
+class _Together(Companion):
+    """What a restore has to see to: that the state is the expected one, and the conversation."""
+
+    def __init__(self, expected: Expectation | None = None, copying: Copying | None = None) -> None:
+        self._expected = expected
+        self._copying = copying
+
+    def check(self) -> None:
+        if self._expected is not None:
+            self._expected.check()
+
+    def add(self, group: TransactionGroup) -> None:
+        if self._copying is not None:
+            self._copying.add(group)
+
+    def withdrawn(self) -> None:
+        if self._copying is not None:
+            self._copying.withdrawn()
+
+    def after(self, swapped: Swapped) -> Swapped:
+        """The restore is committed."""
+        if self._copying is not None:
+            self._copying.committed = True
+        return swapped
 
 
 def restore(
@@ -44,6 +116,8 @@ def restore(
     paths: list[bytes] | None = None,
     exclude: list[bytes] | None = None,
     volatile: bool = False,
+    conversation: bool = False,
+    expect: str = "",
 ) -> Restored:
     """Make the head show a checkpoint, all of it or only some paths (contract 3).
 
@@ -51,9 +125,44 @@ def restore(
     volatile: also what the configuration says is volatile (service/volatile.py); it is left alone
     otherwise. Where nothing is left alone and no path named, this takes the same time whatever the
     tree.
+    conversation: go back in the conversation, too: either both happen or neither. expect: what the
+    present state has to be (service/expecting.py), "" for anything.
     Raises UnknownCheckpointError, AmbiguousCheckpointError, UsageError, UnknownPathError,
-    StoreFullError.
+    StoreFullError, StateMovedError, and the errors of `conversation.copy_of`.
     """
+    started = time.perf_counter()
+    target = _target(engine, selector)
+    left = [] if volatile else left_alone(engine.volume.store.path, paths or [])
+    exclude = [*(exclude or []), *left]
+    expected = Expectation(engine, expect, paths or [], exclude) if expect else None
+    copying = copy_of(engine, author, target) if conversation else None
+    together = _Together(expected, copying)
+    try:
+        result = _restore(engine, author, target, paths or [], exclude, together)
+    except BaseException:
+        if copying is not None:
+            copying.give_up()
+        raise
+    continuation = copying.finish() if copying is not None else None
+    seconds = time.perf_counter() - started
+    return replace(result, seconds=seconds, left_alone=tuple(left), conversation=continuation)
+
+
+def converse(engine: Engine, author: Author, selector: str, *, expect: str = "") -> Conversed:
+    """Go back in the conversation of a checkpoint, and leave the files as they are. Errors and
+    `expect` as of `restore`."""
+    started = time.perf_counter()
+    target = _target(engine, selector)
+    if expect:
+        expected = Expectation(engine, expect, [], [])
+        engine.flush()
+        commit(engine)
+        engine.call(expected.check)
+    continuation = make(engine, copy_of(engine, author, target))
+    return Conversed(target, continuation, time.perf_counter() - started)
+
+
+def _target(engine: Engine, selector: str) -> records.CheckpointRecord:
     volume = engine.volume
 
     def find() -> records.CheckpointRecord:
@@ -62,25 +171,36 @@ def restore(
             raise UsageError(detail="@ is the present state already", command="restore")
         return point.checkpoint
 
-    target = engine.call(find)
+    return engine.call(find)
+
+
+def _restore(
+    engine: Engine,
+    author: Author,
+    target: records.CheckpointRecord,
+    paths: list[bytes],
+    exclude: list[bytes],
+    together: _Together,
+) -> Restored:
+    """The files."""
+    volume = engine.volume
     branch = volume.branch
     stacks = records.BranchRecord(branch.name, branch.head, (*branch.undo, ""), (), branch.applied)
-    left = [] if volatile else left_alone(volume.store.path, paths or [])
-    exclude = [*(exclude or []), *left]
     if not paths and not exclude:
-        return _swap(engine, author, target, stacks, "restore")
+        return _swap(engine, author, target, stacks, "restore", together)
     started = time.perf_counter()
     look_at_git(engine)
     engine.flush()
     swapped = engine.switch(
-        lambda audience: partial.restore_paths(
-            volume, author, target, stacks, paths or [b""], exclude, audience
+        lambda audience: together.after(
+            partial.restore_paths(
+                volume, author, target, stacks, paths or [b""], exclude, audience, together
+            )
         ),
         *_prospect(engine, target),
     )
     reached("restore.told")
-    result = _result("restore", target, swapped, started)
-    return replace(result, left_alone=tuple(left))
+    return _result("restore", target, swapped, started)
 
 
 def undo(engine: Engine, author: Author) -> Restored:
@@ -92,7 +212,7 @@ def undo(engine: Engine, author: Author) -> Restored:
     stacks = records.BranchRecord(
         branch.name, branch.head, branch.undo[:-1], (*branch.redo, ""), branch.applied
     )
-    return _swap(engine, author, target, stacks, "undo")
+    return _swap(engine, author, target, stacks, "undo", _Together())
 
 
 def redo(engine: Engine, author: Author) -> Restored:
@@ -104,7 +224,7 @@ def redo(engine: Engine, author: Author) -> Restored:
     stacks = records.BranchRecord(
         branch.name, branch.head, (*branch.undo, ""), branch.redo[:-1], branch.applied
     )
-    return _swap(engine, author, target, stacks, "redo")
+    return _swap(engine, author, target, stacks, "redo", _Together())
 
 
 def _swap(
@@ -113,13 +233,22 @@ def _swap(
     target: records.CheckpointRecord,
     stacks: records.BranchRecord,
     operation: str,
+    companion: _Together,
 ) -> Restored:
     started = time.perf_counter()
     look_at_git(engine)
     engine.flush()
     swapped = engine.switch(
-        lambda audience: history.swap(
-            engine.volume, author, target, stacks, operation=operation, audience=audience
+        lambda audience: companion.after(
+            history.swap(
+                engine.volume,
+                author,
+                target,
+                stacks,
+                operation=operation,
+                audience=audience,
+                companion=companion,
+            )
         ),
         *_prospect(engine, target),
     )
@@ -141,7 +270,7 @@ def _prospect(engine: Engine, target: records.CheckpointRecord) -> tuple[set[int
 
 
 def _result(
-    operation: str, target: records.CheckpointRecord, swapped: history.Swapped, started: float
+    operation: str, target: records.CheckpointRecord, swapped: Swapped, started: float
 ) -> Restored:
     return Restored(
         operation,

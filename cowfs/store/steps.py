@@ -62,6 +62,14 @@ STEPS = (
     "restore-paths.rescued",
     "restore-paths.edited",
     "restore-paths.durable",
+    # service/sessions/placing.py: a copy of a conversation, alone or with a restore
+    "copy.begin",
+    "copy.prepared",
+    "copy.written",
+    "copy.committed",
+    "copy.linked",
+    "copy.named",
+    "copy.done",
     # service/apply.py: the frame of an apply
     "apply.begin",
     "apply.sealed",

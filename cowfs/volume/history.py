@@ -58,6 +58,27 @@ class Audience:
 NOBODY = Audience()
 
 
+class Companion:
+    """What goes with a restore, so that either both happen or neither; here: nothing.
+
+    check: called before anything is changed, when all that was done before is committed; what it
+    raises ends the restore. add: puts records into the restore's transaction group. withdrawn: that
+    group could not be committed, and never will be. All in the owner's thread.
+    """
+
+    def check(self) -> None:
+        return
+
+    def add(self, group: TransactionGroup) -> None:
+        return
+
+    def withdrawn(self) -> None:
+        return
+
+
+ALONE = Companion()
+
+
 @dataclass(slots=True)
 class Invalidation:
     """What the kernel may have cached and must look at again.
@@ -156,21 +177,24 @@ def swap(
     *,
     operation: str,
     audience: Audience = NOBODY,
+    companion: Companion = ALONE,
 ) -> Swapped:
     """Make the head show a checkpoint: a new epoch whose parent is the checkpoint's.
 
     `branch` has the undo and redo stacks as they shall be, with "" where the id of the rescue
     checkpoint belongs. Blocks the owner until the change is on stable storage, so that what the
     volume shows and what it would show after a crash are never different histories.
-    Raises StoreFullError; nothing was changed then.
+    Raises StoreFullError, and what the companion raises; nothing was changed then.
     """
     volume.external.settle()
     volume.sync()
+    companion.check()
     reached("restore.begin")
     view = volume.main
     before = view.lineage
     parent = volume.reader.lineage(target.epoch)
     volume.audit.restored(author, operation, target.id, [b""], volume.next_epoch)
+    companion.add(volume.extra)
     rescue, group, lineage = _advance(
         volume, author, parent, branch, operation, "rescue", "", "", target.id
     )
@@ -179,6 +203,7 @@ def swap(
         volume.writer.wait(group)
     except CowfsError:
         if volume.withdraw(group):
+            companion.withdrawn()
             raise
     reached("restore.durable")
     volume.reap()

@@ -18,7 +18,7 @@ from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
 from cowfs.tree.changes import differing, same_content
 from cowfs.volume import history, sealing
-from cowfs.volume.history import NOBODY, Audience, Author, Swapped
+from cowfs.volume.history import ALONE, NOBODY, Audience, Author, Companion, Swapped
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.view import View
@@ -35,13 +35,14 @@ def restore_paths(
     paths: list[bytes],
     exclude: list[bytes],
     audience: Audience = NOBODY,
+    companion: Companion = ALONE,
 ) -> Swapped:
     """Make `paths` (b"" is everything) what they were in `target`, but for what `exclude` matches.
 
     A pattern of `exclude` is an fnmatch pattern of a whole path or of any single name in it.
     What is damaged now is replaced; what was damaged in `target` stays as it is now, and is
     reported. Raises UnknownPathError for a path that neither state has, DamagedRecordError for one
-    that is damaged in `target` itself, StoreFullError.
+    that is damaged in `target` itself, StoreFullError, and what the companion raises.
     """
     view = volume.main
     for path in paths:
@@ -59,6 +60,7 @@ def restore_paths(
                 path=path.decode("utf-8", "surrogateescape"),
                 where=f"{target.id[:8]} nor in the present state",
             )
+    companion.check()
     rescue = history.rescue(volume, author, target, branch, "restore")
     volume.sync()
     reached("restore-paths.rescued")
@@ -69,6 +71,7 @@ def restore_paths(
             editor.restore(path)
         reached("restore-paths.edited")
         volume.audit.restored(author, "restore", target.id, paths, view.head)
+        companion.add(volume.extra)
         volume.sync()
         reached("restore-paths.durable")
     finally:

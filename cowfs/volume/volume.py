@@ -195,6 +195,11 @@ class Volume:
         return self.main.dirty or not self._extra.empty
 
     @property
+    def settled(self) -> bool:
+        """Whether all that was done is committed, and `reap` has seen that."""
+        return not self.dirty and not self._waiting
+
+    @property
     def epoch_changed(self) -> bool:
         """Whether the open epoch has changes, committed or not."""
         head = self.main.head

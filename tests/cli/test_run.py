@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import Cowfs
+from tests.cli.terminal import terminal
 
 
 @pytest.fixture
@@ -162,61 +159,6 @@ def test_the_daemon_ends_meanwhile(cowfs: Cowfs, project: Path, needs_fuse: None
 
 
 # -- on a terminal ------------------------------------------------------------------------------
-
-
-class Terminal:
-    """`cowfs` with a terminal of its own."""
-
-    def __init__(self, master: int) -> None:
-        self._master = master
-        self.seen = b""
-
-    def read_until(self, text: bytes) -> None:
-        while text not in self.seen:
-            self.seen += os.read(self._master, 4096)
-
-    def type(self, text: bytes) -> None:
-        os.write(self._master, text)
-
-    def rest(self) -> str:
-        """Everything, up to the end of the command."""
-        try:
-            while data := os.read(self._master, 4096):
-                self.seen += data
-        except OSError:  # EIO: the other side is closed
-            pass
-        return self.seen.decode()
-
-
-@contextmanager
-def terminal(
-    shared_cowfs: Cowfs, *arguments: str
-) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
-    """Run a command in a session of its own, whose terminal is this one."""
-    master, slave = pty.openpty()
-    take = (
-        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-        "os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", take, *shared_cowfs.argv(*arguments)],
-        cwd=shared_cowfs.cwd,
-        env=shared_cowfs.env,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        start_new_session=True,
-    )
-    os.close(slave)
-    try:
-        with process:
-            try:
-                yield Terminal(master), process
-                process.wait(30)
-            finally:
-                process.kill()
-    finally:
-        os.close(master)
 
 
 @pytest.mark.parametrize(("answer", "taken"), [(b"y\n", True), (b"n\n", False), (b"\n", False)])

@@ -30,7 +30,7 @@ from tests.crash.workload import plan
 STEPS = tuple(
     step
     for step in steps.STEPS
-    if not step.startswith(("unmount.", "salvage.", "upgrade.", "compact.", "collect."))
+    if not step.startswith(("unmount.", "salvage.", "upgrade.", "compact.", "collect.", "copy."))
 )
 """The steps that a life without a mount can reach."""
 _LIVES = 12

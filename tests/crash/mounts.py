@@ -41,7 +41,7 @@ from tests.support.mounting import Mounted, MountRefusedError, mounted
 STEPS = tuple(
     step
     for step in steps.STEPS
-    if not step.startswith(("create.", "salvage.", "upgrade.", "compact.", "collect."))
+    if not step.startswith(("create.", "salvage.", "upgrade.", "compact.", "collect.", "copy."))
 )
 """The steps at which a mounted workspace can be killed."""
 _DIE_AT = "COWFS_DIE_AT"

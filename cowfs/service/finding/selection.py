@@ -1,4 +1,4 @@
-"""Which checkpoints are meant: by message and label, kind, time.
+"""Which checkpoints are meant: by message and label, kind, time, session.
 
 Threading: pure functions on readers of the calling thread.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cowfs.errors import UsageError
 from cowfs.format import records
+from cowfs.format.sessions import family
 from cowfs.service.selectors import parse_time
 from cowfs.service.workspace import ReadOnly
 
@@ -27,12 +28,14 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """pattern: searched in messages and labels. kinds: none for all. since, until: limits."""
+    """pattern: searched in messages and labels. kinds: none for all. since, until: limits. session:
+    id of one, whose sub-agents are meant, too; "" for all."""
 
     pattern: re.Pattern[str] | None = None
     kinds: tuple[str, ...] = ()
     since: Bound = Bound()
     until: Bound = Bound()
+    session: str = ""
 
     @property
     def is_all(self) -> bool:
@@ -42,6 +45,8 @@ class Selection:
     def has(self, record: records.CheckpointRecord) -> bool:
         """Whether a checkpoint is meant."""
         if self.kinds and record.kind not in self.kinds:
+            return False
+        if self.session and self.session not in (record.session, family(record.session)):
             return False
         if self.since.time is not None and record.time < self.since.time:
             return False

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from cowfs.format import keys
 from cowfs.format.checksum import mended
+from cowfs.format.copying import COPYING, copying_session
 from cowfs.service.repair.bench import MARKED, REBUILT, RESTORED, Bench
+from cowfs.service.repair.history import DROPPED
 from cowfs.service.verify import LOST
 
 _MARKED = ("dirent", "link", "xattr", "base", "origin")
@@ -50,6 +52,9 @@ def mark_falsified(bench: Bench) -> bool:
         elif table == "meta" and key.startswith(LOST):
             bench.delete(table, key)
             bench.did(REBUILT, table, key.hex(), "dropped: the mark of a loss")
+        elif table == "meta" and key.startswith(COPYING):
+            bench.delete(table, key)
+            bench.did(REBUILT, table, f"copying {copying_session(key)}", DROPPED)
         elif table in _MARKED:
             mark = LOST + table.encode() + b"\0" + key
             if bench.get("meta", mark) is None:

@@ -9,7 +9,9 @@ import uuid
 
 import msgspec
 
+from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records, version
+from cowfs.format.copying import COMMITTED, COPYING, CopyingRecord, copying_session, fault
 from cowfs.service.repair.bench import REBUILT, Bench
 from cowfs.service.repair.epochs import decodable, mend_epochs
 from cowfs.volume.removing import GARBAGE
@@ -29,8 +31,11 @@ _CHECKS = {
     "operation",
     "applying",
     "garbage",
+    "copying",
     "counter",
 }
+DROPPED = "dropped: files `.cowfs-*` may be left beside a conversation, and can be deleted"
+"""What is said of the record of a copy that was on its way."""
 
 
 def mend_history(bench: Bench) -> bool:
@@ -113,8 +118,23 @@ def _meta(bench: Bench) -> None:
             if epoch is None or epoch.checkpoint or not epoch.sealed:
                 bench.delete("meta", key)
                 bench.did(REBUILT, "meta", "garbage", "dropped: no checkpoint was removed there")
+    if "copying" in bench.checks:
+        for key, value in bench.reader.scan("meta", COPYING):
+            if not _is_sound_copy(bench, key, value):
+                bench.delete("meta", key)
+                bench.did(REBUILT, "meta", f"copying {copying_session(key)}", DROPPED)
     if "format" in bench.checks:
         created = epochs[0].opened if 0 in epochs else 0
         record = version.format_record(uuid.uuid4().hex, created)
         bench.put("meta", b"format", records.encode(record))
         bench.did(REBUILT, "meta", "format", f"version {record.version}, with a new uuid")
+
+
+def _is_sound_copy(bench: Bench, key: bytes, value: bytes) -> bool:
+    """Whether a copy that was on its way can be finished."""
+    try:
+        record = records.decode(value, CopyingRecord)
+    except DamagedRecordError:
+        return False
+    made = record.state != COMMITTED or bench.get("session", key[len(COPYING) :]) is not None
+    return made and not fault(record)
