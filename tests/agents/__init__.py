@@ -1,0 +1,1 @@
+"""What cowfs knows of agents, against conversations in their formats. No mount."""

@@ -1,0 +1,1 @@
+"""Claude Code: conversations in its format, and its hooks."""
