@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cowfs.format.records import Counts
 from cowfs.service.automatic import is_notable
+from cowfs.service.selectors import AUTOMATIC
 from cowfs.service.timeline import Row
 
 _FEWEST = 3
@@ -18,8 +19,9 @@ _MOST = 100
 def fold(head: Row, rows: Iterable[Row]) -> Iterator[tuple[Row, int]]:
     """(row, how many checkpoints it stands for), from rows newest first.
 
-    Folded is what nobody looks for by itself: automatic checkpoints, each made from the one after
-    it and from nothing else, but for those before a big deletion. The row is that of the newest.
+    Folded is what nobody looks for by itself: automatic checkpoints, and those at the tool calls,
+    sub-agents and ends of turns of an agent, each made from the one after it and from nothing else,
+    but for those before a big deletion. The row is that of the newest.
     """
     children = Counter([head.parent])
     run: list[Row] = []
@@ -52,4 +54,5 @@ def _folded(run: list[Row]) -> Iterator[tuple[Row, int]]:
         sum(row.counts.deleted for row in run),
     )
     message = f"{len(run)} automatic, back to {run[-1].id[:8]} (cowfs log --all)"
-    yield replace(run[0], parent=run[-1].parent, counts=counts, message=message), len(run)
+    folded = replace(run[0], parent=run[-1].parent, counts=counts, message=message, kind=AUTOMATIC)
+    yield folded, len(run)

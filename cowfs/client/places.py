@@ -165,7 +165,8 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
-def _daemon_is_stopped(store: str) -> bool:
+def daemon_is_stopped(store: str) -> bool:
+    """Whether the daemon of a store, if there is one, is stopped."""
     try:
         with open(os.path.join(store, "daemon.pid"), encoding="ascii") as file:
             return is_stopped(int(file.read()))
@@ -180,7 +181,7 @@ def find_live(directory: str) -> tuple[str, str] | None:
     """
     live = mounts()
     best = _innermost(os.path.normpath(directory), live)
-    if best is not None and _daemon_is_stopped(best[1]):
+    if best is not None and daemon_is_stopped(best[1]):
         return best
     return _innermost(os.path.realpath(directory), live)
 

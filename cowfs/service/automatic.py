@@ -5,13 +5,15 @@ Threading: functions on a volume belong to the thread that owns it; the others a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
-from cowfs.service.selectors import AUTOMATIC, last_checkpoint
+from cowfs.service.selectors import AUTOMATIC, UNASKED, last_checkpoint
 from cowfs.store.snapshot import Snapshot
 from cowfs.volume.history import Author
 from cowfs.volume.volume import Volume
@@ -28,13 +30,24 @@ def plural(count: int) -> str:
 
 
 def is_notable(kind: str, message: str) -> bool:
-    """Whether a list of checkpoints should show it by itself: an automatic one only when it is what
-    there was before a big deletion."""
-    return kind != AUTOMATIC or message.startswith(_BEFORE_DELETION)
+    """Whether a list of checkpoints should show it by itself: one that nobody asked for only when
+    it is what there was before a big deletion."""
+    return kind not in UNASKED or message.startswith(_BEFORE_DELETION)
 
 
-def save(engine: Engine, author: Author, reason: str) -> records.CheckpointRecord | None:
-    """Make an automatic checkpoint; None when nothing has changed. Raises CowfsError."""
+Belonging = tuple[str, bytes, object]
+"""Of a checkpoint: id of its session, value of its context, and what must live until it is
+stored."""
+
+
+def save(
+    engine: Engine,
+    author: Author,
+    reason: str,
+    context: Callable[[], Belonging] | None = None,
+) -> records.CheckpointRecord | None:
+    """Make an automatic checkpoint; None when nothing has changed. context: asked what else is kept
+    with it. Raises CowfsError."""
     _bring_in(engine)
 
     def look() -> records.Counts | None:
@@ -44,7 +57,15 @@ def save(engine: Engine, author: Author, reason: str) -> records.CheckpointRecor
     if counts is None:
         return None
     files = counts.created + counts.modified + counts.deleted
-    return checkpoint(engine, author, message=f"{reason}: {plural(files)}", kind=AUTOMATIC)
+    belonging = context() if context is not None else ("", b"", None)
+    return checkpoint(
+        engine,
+        author,
+        message=f"{reason}: {plural(files)}",
+        kind=AUTOMATIC,
+        session=belonging[0],
+        context=belonging[1],
+    )
 
 
 def unchanged(engine: Engine) -> records.CheckpointRecord | None:

@@ -84,6 +84,36 @@ class Volatile:
 
 
 @dataclass(frozen=True, slots=True)
+class Mcp:
+    """restore: whether `cowfs mcp` offers agents a tool that restores files."""
+
+    restore: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """At what moments in the work of agents checkpoints are made.
+
+    checkpoints: of an agent itself, of `MOMENTS`. subagents: of its sub-agents, of
+    `SUBAGENT_MOMENTS`. types: of sub-agents of a type: "TYPE=MOMENT+MOMENT" or "TYPE=off".
+    report: whether an agent is told what its commands changed.
+    """
+
+    checkpoints: tuple[str, ...]
+    subagents: tuple[str, ...]
+    types: tuple[str, ...]
+    report: bool
+
+    def wants(self, moment: str, subagent: str, kind: str) -> bool:
+        """Whether there shall be a checkpoint. subagent: whose moment it is, "" for the agent
+        itself; kind: that sub-agent's type."""
+        if not subagent:
+            return moment in self.checkpoints
+        own = dict(item.split("=", 1) for item in self.types).get(kind)
+        return moment in (self.subagents if own is None else own.split("+"))
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """All settings. sources: key to where its value comes from: "file", "profile", "default".
     problems: what is wrong in the file."""
@@ -91,6 +121,8 @@ class Config:
     checkpoints: Checkpoints
     retention: Retention
     volatile: Volatile
+    sessions: Sessions
+    mcp: Mcp
     sources: dict[str, str]
     problems: tuple[ConfigError, ...] = ()
 
@@ -106,11 +138,13 @@ class Config:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What a setting's value may be. allowed: in words. take: a value of TOML to one of `Config`;
-    raises ValueError. show: the other way, as it is written into the file."""
+    raises ValueError. show: the other way, as it is written into the file. several: it is a list,
+    each word of a command line one of it."""
 
     allowed: str
     take: Callable[[object], Any]
     show: Callable[[Any], Any]
+    several: bool = False
 
 
 def _take_duration(value: object) -> float:
@@ -164,6 +198,49 @@ def _take_paths(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
+def _take_switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value not in ("on", OFF):
+        raise ValueError
+    return value == "on"
+
+
+def _show_switch(value: bool) -> str:
+    return "on" if value else OFF
+
+
+MOMENTS = ("prompt", "tool", "turn")
+"""Of an agent: before a prompt; before a tool call that changes files; at the end of a turn, and
+before its conversation is made shorter."""
+SUBAGENT_MOMENTS = ("tool", "agent")
+"""Of a sub-agent: before a tool call; before it begins and when it has ended."""
+
+
+def _moments(known: tuple[str, ...]) -> Kind:
+    def take(value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not all(item in known for item in value):
+            raise ValueError
+        return tuple(moment for moment in known if moment in value)
+
+    return Kind(f"some of {', '.join(known)}, or none", take, list[str], several=True)
+
+
+OWN_MOMENTS, OTHERS_MOMENTS = _moments(MOMENTS), _moments(SUBAGENT_MOMENTS)
+
+
+def _take_types(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError
+    found = {}
+    for item in value:
+        kind, equals, words = str(item).partition("=")
+        if not kind or not equals or not kind.isprintable():
+            raise ValueError
+        found[kind] = OTHERS_MOMENTS.take([] if words in ("", OFF) else words.split("+"))
+    return tuple(f"{kind}={'+'.join(moments) or OFF}" for kind, moments in found.items())
+
+
 def _choice(*names: str) -> Kind:
     def take(value: object) -> str:
         if value not in names:
@@ -174,9 +251,19 @@ def _choice(*names: str) -> Kind:
 
 
 DURATION = Kind('a duration such as "30s", "10m" or "2h", or "off"', _take_duration, _show_duration)
+SWITCH = Kind('"on" or "off"', _take_switch, _show_switch)
 NUMBER = Kind('a whole number, or "off" (0)', _take_number, int)
 PATHS = Kind(
-    'paths relative to the top, such as ["target/", "node_modules/"]', _take_paths, list[str]
+    'paths relative to the top, such as ["target/", "node_modules/"]',
+    _take_paths,
+    list[str],
+    several=True,
+)
+TYPES = Kind(
+    'types of sub-agents and their moments, such as ["Explore=off", "builder=agent+tool"]',
+    _take_types,
+    list[str],
+    several=True,
 )
 
 
@@ -196,16 +283,29 @@ class Setting:
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {
     "checkpoints": {
         "exploratory": {},
-        "batch": {"settle": 0.0, "interval": 0.0, "every_files": 100},
-        "parallel": {},
-        "manual": {"settle": 0.0, "interval": 0.0, "before_deletion": 0},
+        "batch": {
+            "settle": 0.0,
+            "interval": 0.0,
+            "every_files": 100,
+            "sessions.checkpoints": ("prompt", "turn"),
+            "sessions.subagents": (),
+        },
+        "parallel": {"sessions.checkpoints": ("prompt", "turn")},
+        "manual": {
+            "settle": 0.0,
+            "interval": 0.0,
+            "before_deletion": 0,
+            "sessions.checkpoints": (),
+            "sessions.subagents": (),
+        },
     },
     "retention": {
         "development": {},
         "production": {"keep_days": 90},
     },
 }
-"""By section: name of a profile to the settings that it has otherwise than the default."""
+"""By section: name of a profile to the settings that it has otherwise than the default; those of
+another section by their whole key."""
 
 SETTINGS = {
     setting.key: setting
@@ -214,8 +314,8 @@ SETTINGS = {
             "checkpoints.profile",
             _choice(*PROFILES["checkpoints"]),
             "exploratory",
-            "exploratory: after every burst of changes; batch: every so many files; "
-            "parallel: as exploratory; manual: none",
+            "exploratory: after every burst of changes, and at all that agents do; batch: every so "
+            "many files; parallel: each sub-agent by itself; manual: none",
         ),
         Setting("checkpoints.settle", DURATION, 3.0, "so long after the last change of a burst"),
         Setting("checkpoints.burst", NUMBER, 1, "if it was of at least so many changes"),
@@ -246,6 +346,21 @@ SETTINGS = {
             (),
             "what can be made again: a restore leaves it alone unless asked",
         ),
+        Setting(
+            "sessions.checkpoints",
+            OWN_MOMENTS,
+            MOMENTS,
+            "at which moments of an agent's work",
+        ),
+        Setting(
+            "sessions.subagents",
+            OTHERS_MOMENTS,
+            SUBAGENT_MOMENTS,
+            "at which of its sub-agents'",
+        ),
+        Setting("sessions.types", TYPES, (), "at which of those of a type"),
+        Setting("sessions.report", SWITCH, True, "whether it is told what its commands changed"),
+        Setting("mcp.restore", SWITCH, False, "`cowfs mcp` lets agents restore files"),
     )
 }
 """All settings by their keys, in the order in which they are listed."""
@@ -335,7 +450,7 @@ def _settle(found: dict[str, Any], problems: list[ConfigError]) -> Config:
         key = f"{section}.profile"
         chosen = values.get(key, SETTINGS[key].default)
         for name, value in profiles[chosen].items():
-            if (other := f"{section}.{name}") not in values:
+            if (other := name if "." in name else f"{section}.{name}") not in values:
                 values[other] = value
                 sources[other] = "profile"
 
@@ -350,6 +465,8 @@ def _settle(found: dict[str, Any], problems: list[ConfigError]) -> Config:
         Checkpoints(**part("checkpoints")),
         Retention(**part("retention")),
         Volatile(**part("volatile")),
+        Sessions(**part("sessions")),
+        Mcp(**part("mcp")),
         {key: sources.get(key, "default") for key in SETTINGS},
         tuple(problems),
     )
@@ -414,7 +531,7 @@ def template() -> str:
 
 
 def _spoken(known: Setting, words: list[str]) -> object:
-    if known.kind is PATHS:
+    if known.kind.several:
         return [word for word in words if word not in ("", OFF)]
     return " ".join(words)
 

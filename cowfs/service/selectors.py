@@ -43,6 +43,9 @@ _FORMATS = (
 
 AUTOMATIC = "auto"
 """The kind of the checkpoints that the daemon makes by itself (daemon/autosaver.py)."""
+UNASKED = (AUTOMATIC, "tool", "agent", "turn")
+"""The kinds of all that come while an agent works (service/sessions/recording.py) or by themselves:
+nobody thinks of them. Before a prompt somebody has typed something."""
 _MOST_MISSING = 10_000
 _LONGEST_NAME = 500
 """Bytes; no key of the store is longer (511, LMDB)."""
@@ -137,8 +140,8 @@ def _relative(
 ) -> records.CheckpointRecord:
     if steps := re.fullmatch(r"@~(\d{1,9})", selector):
         wanted = int(steps[1])
-        # What the daemon makes by itself does not count: a name must not change while it is typed.
-        made = (record for record in on_line(reader, lineage) if record.kind != AUTOMATIC)
+        # What comes by itself does not count: a name must not change while it is typed.
+        made = (record for record in on_line(reader, lineage) if record.kind not in UNASKED)
         for at, record in enumerate(made, start=1):
             if at == wanted:
                 return record

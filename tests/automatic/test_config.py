@@ -211,7 +211,13 @@ def test_what_is_shown_can_be_set() -> None:
     text = config.template()
     settings = [line[2:] for line in text.splitlines() if " = " in line]
     assert len(settings) == len(SETTINGS)
-    assert tomllib.loads(text) == {"checkpoints": {}, "retention": {}, "volatile": {}}
+    assert tomllib.loads(text) == {
+        "checkpoints": {},
+        "retention": {},
+        "volatile": {},
+        "sessions": {},
+        "mcp": {},
+    }
     for line in settings:
         tomllib.loads(line)
 

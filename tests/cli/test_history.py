@@ -32,6 +32,7 @@ CHECKPOINT = {
     "git",
     "pinned",
     "note",
+    "session",
 }
 
 

@@ -263,4 +263,4 @@ def test_the_registry(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "workspace.json").write_bytes(text)
     places.base_of(str(tmp_path))
     (tmp_path / "daemon.pid").write_bytes(text)
-    assert places._daemon_is_stopped(str(tmp_path)) is False
+    assert places.daemon_is_stopped(str(tmp_path)) is False

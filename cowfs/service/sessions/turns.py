@@ -1,0 +1,131 @@
+"""What is known of a turn only when it has ended: whether the conversation has its answer, and what
+its prompt really hangs from.
+
+Threading: for the threads that an `Engine` is for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import msgspec
+
+from cowfs import agents
+from cowfs.agents.base import MAIN
+from cowfs.errors import DamagedRecordError
+from cowfs.format.sessions import Mark, pack_context
+from cowfs.service.engine import Engine
+from cowfs.service.sessions import reading
+from cowfs.store.snapshot import Reader
+
+log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 0.05
+_LONGEST_WAIT = 1.0
+_END_BYTES = 256 << 10
+_BEGINNING_BYTES = 2 << 20
+"""Of what a turn added: its prompt is one of the first lines."""
+_MOST_SESSIONS = 200
+_PATIENCE_SECONDS = 0.5
+
+
+def _part(path: str, start: int | None, most: int) -> bytes:
+    """Bytes of a file from an offset on, or its last ones; b"" when it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, most, max(os.fstat(fd).st_size - most, 0) if start is None else start)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def wait_for_answer(agent: str, transcript: str, last_answer: str) -> bool:
+    """Wait, at most a second, until a conversation has the answer that its agent ended a turn with:
+    it is written a little after the hook was started. Returns whether it has it."""
+    if not last_answer or not transcript:
+        return True
+    adapter, end = agents.get(agent), time.monotonic() + _LONGEST_WAIT
+    while not adapter.complete({MAIN: _part(transcript, None, _END_BYTES)}, last_answer):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The last prompt of a session, its checkpoint, and how far the main file was then."""
+
+    prompt_id: str
+    checkpoint: str
+    length: int
+
+
+class Turns:
+    """The turns that are under way."""
+
+    def __init__(self, engine: Engine, operation: threading.RLock) -> None:
+        self._engine = engine
+        self._operation = operation
+        self._asked: OrderedDict[str, _Asked] = OrderedDict()
+
+    def asked(self, session: str, prompt_id: str, checkpoint: str, marks: tuple[Mark, ...]) -> None:
+        """The checkpoint before a prompt was made."""
+        if not prompt_id:
+            return
+        with Reader(self._engine.volume.store) as reader:
+            length = _main_length(reader, marks)
+        self._asked[session] = _Asked(prompt_id, checkpoint, length)
+        while len(self._asked) > _MOST_SESSIONS:
+            self._asked.popitem(last=False)
+
+    def settle(self, agent: str, session: str, transcript: str) -> None:
+        """At the end of a turn: right after a rewind, which writes nothing, the conversation went
+        on from an earlier entry than its last one. The prompt's line, which is there by now, says
+        from which."""
+        asked = self._asked.pop(session, None)
+        settled = getattr(agents.get(agent), "settled", None)
+        if asked is None or settled is None or not transcript:
+            return
+        start = max(asked.length - _END_BYTES, 0)
+        data = _part(transcript, start, asked.length - start + _BEGINNING_BYTES)
+        before, after = data[: asked.length - start], data[asked.length - start :]
+        leaf = settled(before, after, asked.prompt_id)
+        if leaf:
+            self._write(asked.checkpoint, leaf)
+
+    def _write(self, checkpoint: str, leaf: str) -> None:
+        """Put the leaf into a checkpoint's context, if both are there still."""
+        if not self._operation.acquire(timeout=_PATIENCE_SECONDS):
+            log.info("checkpoint %s: nobody says where its prompt hangs", checkpoint)
+            return
+        try:
+            self._engine.call(lambda: self._put(checkpoint, leaf))
+        except DamagedRecordError as error:
+            log.warning("%s", error)
+        finally:
+            self._operation.release()
+
+    def _put(self, checkpoint: str, leaf: str) -> None:
+        volume = self._engine.volume
+        found = reading.context(volume.reader, checkpoint)
+        if volume.reader.get("checkpoint", checkpoint.encode()) is not None and found is not None:
+            value = pack_context(msgspec.structs.replace(found, leaf=leaf))
+            volume.extra.put("context", checkpoint.encode(), value)
+
+
+def _main_length(reader: Reader, marks: tuple[Mark, ...]) -> int:
+    for mark in marks:
+        record = reading.transcript(reader, mark.transcript)
+        if record is not None and record.name == MAIN:
+            return mark.length
+    return 0
