@@ -591,6 +591,23 @@ class AgentFailedError(CowfsError):
     hint = "It prepares the conversation. Put that right, and type it again by hand."
 
 
+class ExtraMissingError(CowfsError):
+    code = "COWFS_EXTRA_MISSING"
+    exit_code = 80
+    message = "`cowfs {command}` needs a package that is not installed: {detail}"
+    hint = (
+        "`{python} -m pip install '{package}'` adds it; where cowfs was installed with pipx,"
+        " `pipx inject cowfs-workspace '{package}'`. From the start: `cowfs-workspace[{extra}]`."
+    )
+
+
+class AgentSettingsError(CowfsError):
+    code = "COWFS_AGENT_SETTINGS"
+    exit_code = 81
+    message = "the settings of {agent} in {path} cannot be changed: {detail}"
+    hint = "They are as they were. Put that right, or put the hooks in by hand (docs/agents.md)."
+
+
 def from_json(fields: dict[str, Any]) -> CowfsError:
     """The error of an answer (`CowfsError.to_json`), as it was raised by who gave it.
 

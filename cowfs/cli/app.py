@@ -51,6 +51,10 @@ COMMANDS = {
     "service": ("cmd_service", "Let systemd mount a workspace at login, and keep it mounted."),
     "completion": ("cmd_completion", "Print the completion script for a shell."),
 }
+    "mcp": ("cmd_mcp", "Serve checkpoints to an agent, by the Model Context Protocol."),
+    "hooks": ("cmd_hooks", "Let an agent tell cowfs what it does: checkpoints at its prompts."),
+    "hook": ("cmd_hook", "What an agent runs at each step; `cowfs hooks` installs it."),
+    "statusline": ("cmd_statusline", "Print a line about the workspace, for an agent or a prompt."),
 """Command to (module, one line about it), in the order of the help."""
 
 

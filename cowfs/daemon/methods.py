@@ -172,10 +172,11 @@ class Methods:
         return {"checkpoint": records.to_dict(record)}
 
     def session_event(self, request: Request) -> Any:
-        """Params: see `Event`. Result: session, checkpoint, made."""
+        """Params: see `Event`. Result: session, checkpoint, made, repeated, missed, changes,
+        interrupted."""
         event = recording.parse(request.params)
         outcome = self._daemon.recorder.record(request.author, event)
-        made = outcome.checkpoint
+        made, changes = outcome.checkpoint, outcome.changes
         return {
             "session": outcome.session.id,
             "checkpoint": records.to_dict(made) if made is not None else None,
@@ -208,6 +209,13 @@ def _text(request: Request, name: str) -> str:
     value = request.params.get(name, "")
     if not isinstance(value, str):
         raise UsageError(detail=f"{name} must be a string")
+            "repeated": outcome.repeated,
+            "missed": outcome.missed,
+            "changes": changes.to_json() if changes else None,
+            "interrupted": [
+                {name: getattr(record, name) for name in ("id", "agent", "title", "prompt", "last")}
+                for record in outcome.interrupted
+            ],
     _bytes(value)
     return value
 

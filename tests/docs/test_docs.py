@@ -112,7 +112,7 @@ def methods() -> dict[str, Any]:
 def test_every_method_is_in_the_protocol() -> None:
     text = page("docs/protocol.md")
     listed = [cells[0] for cells in rows(section(text, "## Methods")) if cells[0].startswith("[`")]
-    assert {re.sub(r"[\[`].*?(\w+)`.*", r"\1", cell) for cell in listed} == methods().keys()
+    assert {re.sub(r"\[`([\w.]+)`.*", r"\1", cell) for cell in listed} == methods().keys()
     for method in methods():
         assert f'"method": "{method}"' in text, f"no example of {method}"
 
