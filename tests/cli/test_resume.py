@@ -36,67 +36,88 @@ class Broken:
 
 
 @pytest.fixture
-def broken(cowfs: Cowfs, mounted: Path) -> Broken:
+def alone(cowfs: Cowfs, mounted: Path) -> Broken:
+    """The only session of a workspace. Commands have no process of their own, which is quicker."""
+    cowfs.in_process = True
     return Broken(cowfs, mounted)
 
 
-def test_after_a_crash(cowfs: Cowfs, broken: Broken) -> None:
+@pytest.fixture
+def work(shared_cowfs: Cowfs, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One mount for several tests, in which each names its session."""
+    monkeypatch.setattr(shared_cowfs, "env", dict(shared_cowfs.env))
+    shared_cowfs.in_process = True
+    (workspace / "cart").write_text("one\n")
+    (workspace / "src").mkdir(exist_ok=True)
+    (workspace / "src" / "main.c").write_text("int main;\n")
+    return workspace
+
+
+@pytest.fixture
+def broken(shared_cowfs: Cowfs, work: Path) -> Broken:
+    return Broken(shared_cowfs, work)
+
+
+def test_after_a_crash(cowfs: Cowfs, alone: Broken) -> None:
     """The workspace is mounted again, the files and the conversation go on where they were."""
-    agent, project = broken.agent, broken.project
-    os.sync()
-    broken.kill_daemon()
+    agent, project = alone.agent, alone.project
+    with (project / "cart").open() as file:
+        os.fsync(file.fileno())
+    alone.kill_daemon()
     cowfs.cwd = cowfs.top
     said = cowfs.says("-C", project, "resume")
     assert (project / "cart").read_text() == "three\n"
     assert f"    cd {project} && claude --resume {agent.session}\n" in said + "\n"
     assert "whole: the agent goes on with it" in said
-    assert f"1 modified since {broken.point[:8]}" in said
+    assert f"1 modified since {alone.point[:8]}" in said
     assert "add tax" in said
     assert agent.copies() == []
     told = cowfs.run("-C", project, "resume", "--json").document
     assert told["command"] == ["claude", "--resume", agent.session]
     assert told["cwd"] == str(project)
     assert (told["copied"], told["code"]) == (False, False)
-    assert told["checkpoint"] == broken.point
+    assert told["checkpoint"] == alone.point
 
 
-def test_it_is_mounted_if_it_is_not(cowfs: Cowfs, broken: Broken) -> None:
+def test_it_is_mounted_if_it_is_not(cowfs: Cowfs, alone: Broken) -> None:
     cowfs.cwd = cowfs.top
-    cowfs.ok("unmount", broken.project)
-    plan = cowfs.run("-C", broken.project, "resume", "--dry-run", "--json").document
+    cowfs.ok("unmount", alone.project)
+    plan = cowfs.run("-C", alone.project, "resume", "--dry-run", "--json").document
     assert (plan["dry_run"], plan["mounted"]) == (True, False)
     assert cowfs.mounts() == []
-    told = cowfs.run("-C", broken.project, "resume", "--json").document
+    told = cowfs.run("-C", alone.project, "resume", "--json").document
     assert told["mounted"] is True
-    assert [at for at, _ in cowfs.mounts()] == [broken.project]
+    assert [at for at, _ in cowfs.mounts()] == [alone.project]
 
 
-def test_back_to_the_last_checkpoint(cowfs: Cowfs, broken: Broken) -> None:
+def test_back_to_the_last_checkpoint(shared_cowfs: Cowfs, broken: Broken) -> None:
     """The conversation goes back with the files: what was said since is not in the copy."""
     agent = broken.agent
-    said = cowfs.says("resume", "--code")
+    said = shared_cowfs.says("resume", broken.agent.session, "--code")
     assert (broken.project / "cart").read_text() == "two\n"
     [copy] = agent.copies()
     assert texts(copy) == ["make the cart", "it is made"]
     assert f"claude --resume {copy.stem}" in said
     assert "the prompt was\n    add tax" in said
-    cowfs.ok("undo")
+    shared_cowfs.ok("undo")
     assert (broken.project / "cart").read_text() == "three\n"
 
 
-def test_only_the_files_go_back_when_nothing_was_said_since(cowfs: Cowfs, broken: Broken) -> None:
+def test_only_the_files_go_back_when_nothing_was_said_since(
+    shared_cowfs: Cowfs, broken: Broken
+) -> None:
     agent = broken.agent
     (broken.project / "cart").write_text("four\n")
     agent.tell("turn-end", last_answer="I begin")
     (broken.project / "cart").write_text("five\n")
-    told = cowfs.ok("resume", "--code")
+    told = shared_cowfs.ok("resume", broken.agent.session, "--code")
     assert (broken.project / "cart").read_text() == "four\n"
     assert told["command"] == ["claude", "--resume", agent.session]
     assert agent.copies() == []
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut in a line", "zeros", "shorter", "another"])
-def test_a_conversation_that_is_not_whole(cowfs: Cowfs, broken: Broken, damage: str) -> None:
+def test_a_conversation_that_is_not_whole(shared_cowfs: Cowfs, broken: Broken, damage: str) -> None:
     """What the store has of it goes on, in a copy."""
     agent = broken.agent
     agent.tell("tool-end", tool="Bash", tool_id="t1")
@@ -113,11 +134,11 @@ def test_a_conversation_that_is_not_whole(cowfs: Cowfs, broken: Broken, damage: 
     else:
         agent.transcript.write_bytes(left[damage])
     before = agent.transcript.read_bytes() if damage != "gone" else b""
-    plan = cowfs.ok("resume", "--dry-run")
+    plan = shared_cowfs.ok("resume", agent.session, "--dry-run")
     assert plan["copied"] is True
     assert plan["conversation"] is None
     assert agent.copies() == []
-    told = cowfs.ok("resume")
+    told = shared_cowfs.ok("resume", agent.session)
     [copy] = agent.copies()
     assert told["command"] == ["claude", "--resume", copy.stem]
     if damage not in ("shorter", "another"):
@@ -127,9 +148,9 @@ def test_a_conversation_that_is_not_whole(cowfs: Cowfs, broken: Broken, damage: 
         assert agent.transcript.read_bytes() == before
 
 
-def test_the_agent_is_run(cowfs: Cowfs, mounted: Path) -> None:
+def test_the_agent_is_run(shared_cowfs: Cowfs, work: Path) -> None:
     """In its directory, with the environment of then; secrets are those of now, or are named."""
-    below = mounted / "src"
+    below = work / "src"
     environment = {
         "PATH": os.environ["PATH"],
         "PROJECT_MODE": "then",
@@ -138,16 +159,17 @@ def test_the_agent_is_run(cowfs: Cowfs, mounted: Path) -> None:
         "OTHER_TOKEN": "another",
         "CLAUDE_CODE_SESSION_ID": "somebody else",
     }
-    agent = Agent(cowfs, mounted, pid=ended_pid())
+    agent = Agent(shared_cowfs, work, pid=ended_pid())
     agent.project = below
     agent.prompt("go", environment=environment)
     agent.answer("gone")
-    told = pretend(cowfs.top / "bin", "claude")
-    environment["PATH"] = path_with(cowfs.top / "bin")
+    told = pretend(shared_cowfs.top / "bin", "claude")
+    environment["PATH"] = path_with(shared_cowfs.top / "bin")
     agent.prompt("again", environment=environment)
-    cowfs.env |= {"MY_TOKEN": "a secret of now", "TERM": "of-now", "PROJECT_MODE": "now"}
-    cowfs.env.pop("OTHER_TOKEN", None)
-    result = cowfs.run("resume", "--exec")
+    shared_cowfs.env |= {"MY_TOKEN": "a secret of now", "TERM": "of-now", "PROJECT_MODE": "now"}
+    shared_cowfs.env.pop("OTHER_TOKEN", None)
+    shared_cowfs.in_process = False
+    result = shared_cowfs.run("resume", agent.session, "--exec")
     assert result.code == 5
     assert result.out == "the agent runs\n"
     words, cwd, found = json.loads(told.read_text())
@@ -159,19 +181,20 @@ def test_the_agent_is_run(cowfs: Cowfs, mounted: Path) -> None:
     assert found["MY_TOKEN"] == "a secret of now"
     assert "OTHER_TOKEN" not in found
     assert "CLAUDE_CODE_SESSION_ID" not in found
-    told_json = cowfs.ok("resume", "--dry-run")
+    told_json = shared_cowfs.ok("resume", agent.session, "--dry-run")
     assert told_json["not_set"] == ["OTHER_TOKEN"]
     assert told_json["environment"]["PROJECT_MODE"] == "then"
 
 
-def test_an_agent_that_is_not_installed(cowfs: Cowfs, broken: Broken) -> None:
-    cowfs.env["PATH"] = "/nowhere"
-    error = cowfs.fails("resume", "--exec")
+def test_an_agent_that_is_not_installed(shared_cowfs: Cowfs, broken: Broken) -> None:
+    shared_cowfs.env["PATH"] = "/nowhere"
+    shared_cowfs.in_process = False
+    error = shared_cowfs.fails("resume", broken.agent.session, "--exec")
     assert error["code"] == "COWFS_AGENT_MISSING"
     assert error["details"]["program"] == "claude"
 
 
-def test_what_ran_then(cowfs: Cowfs, mounted: Path) -> None:
+def test_what_ran_then(shared_cowfs: Cowfs, work: Path) -> None:
     """A server of the agent's that is not there any more, and one that is."""
     serve = (
         "import socket, sys\n"
@@ -180,47 +203,47 @@ def test_what_ran_then(cowfs: Cowfs, mounted: Path) -> None:
         "sys.stdin.read()\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", serve], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=mounted
+        [sys.executable, "-c", serve], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=work
     )
     with process:
         assert process.stdout
         port = int(process.stdout.readline())
-        agent = Agent(cowfs, mounted, pid=process.pid)
+        agent = Agent(shared_cowfs, work, pid=process.pid)
         agent.prompt("go")
         process.kill()
-    told = cowfs.ok("resume")
+    told = shared_cowfs.ok("resume", agent.session)
     assert {row["port"] for row in told["ports"]} == {port}
     assert process.pid in {row["pid"] for row in told["processes"]}
-    said = cowfs.says("resume")
+    said = shared_cowfs.says("resume", agent.session)
     assert f"127.0.0.1 port {port}" in said
     assert "ran then, and not now" in said
 
 
-def test_sub_agents(cowfs: Cowfs, broken: Broken) -> None:
+def test_sub_agents(shared_cowfs: Cowfs, broken: Broken) -> None:
     broken.agent.tell("subagent-start", subagent="helper-1", subagent_kind="reviewer")
-    said = cowfs.says("resume")
+    said = shared_cowfs.says("resume", broken.agent.session)
     assert "helper-1  reviewer  interrupted" in said
-    [row] = cowfs.ok("resume")["session"]["subagents"]
+    [row] = shared_cowfs.ok("resume", broken.agent.session)["session"]["subagents"]
     assert (row["kind"], row["state"]) == ("reviewer", "interrupted")
 
 
-def test_which_session(cowfs: Cowfs, broken: Broken) -> None:
-    other = Agent(cowfs, broken.project, pid=ended_pid())
+def test_which_session(cowfs: Cowfs, alone: Broken) -> None:
+    other = Agent(cowfs, alone.project, pid=ended_pid())
     other.prompt("something else")
     error = cowfs.fails("resume")
     assert error["code"] == "COWFS_AMBIGUOUS_SESSION"
-    assert {broken.agent.session, other.session} == set(error["details"]["matches"].split(", "))
+    assert {alone.agent.session, other.session} == set(error["details"]["matches"].split(", "))
     assert cowfs.ok("resume", other.session[:8])["session"]["id"] == other.session
     with terminal(cowfs, "resume", "--no-code") as (term, process):
         term.read_until(b"(0: none) [0]: ")
         term.type(b"2\n")
-        assert f"claude --resume {broken.agent.session}" in term.rest()
+        assert f"claude --resume {alone.agent.session}" in term.rest()
         assert process.wait(30) == 0
 
 
-def test_the_offer_to_restore(cowfs: Cowfs, broken: Broken) -> None:
+def test_the_offer_to_restore(shared_cowfs: Cowfs, broken: Broken) -> None:
     for answer, content in ((b"n\n", "three\n"), (b"y\n", "two\n")):
-        with terminal(cowfs, "resume") as (term, process):
+        with terminal(shared_cowfs, "resume", broken.agent.session) as (term, process):
             term.read_until(b"[y/N]: ")
             term.type(answer)
             term.rest()
@@ -240,44 +263,44 @@ def test_what_cannot_be_resumed(cowfs: Cowfs, mounted: Path) -> None:
     assert cowfs.ok("resume", running.session)["command"] == ["claude", "--resume", running.session]
 
 
-def test_a_directory_that_is_gone(cowfs: Cowfs, mounted: Path) -> None:
-    below = mounted / "src"
-    agent = Agent(cowfs, mounted, pid=ended_pid())
+def test_a_directory_that_is_gone(shared_cowfs: Cowfs, work: Path) -> None:
+    below = work / "src"
+    agent = Agent(shared_cowfs, work, pid=ended_pid())
     agent.project = below
     agent.prompt("go")
     agent.answer("gone")
     (below / "main.c").unlink()
     below.rmdir()
-    error = cowfs.run("resume", "--json")
+    error = shared_cowfs.run("resume", agent.session, "--json")
     assert error.code == 76
     assert error.document["error"]["code"] == "COWFS_SESSION_PLACE"
     assert error.document["error"]["details"]["path"] == str(below)
-    cowfs.ok("resume", "--code")
+    shared_cowfs.ok("resume", agent.session, "--code")
     assert (below / "main.c").exists()
 
 
-def test_an_agent_that_nobody_knows(cowfs: Cowfs, mounted: Path) -> None:
-    log = cowfs.top / "bot.log"
+def test_an_agent_that_nobody_knows(shared_cowfs: Cowfs, work: Path) -> None:
+    log = shared_cowfs.top / "bot.log"
     log.write_text("hello\n")
-    start = cowfs.ok(
+    start = shared_cowfs.ok(
         "session", "start", "--agent", "mybot", "--transcript", log, "--pid", str(ended_pid())
     )
-    told = cowfs.ok("resume")
-    assert told["session"]["id"] == start["session"]
+    told = shared_cowfs.ok("resume", start["session"])
     assert told["command"] == []
     assert str(log) in told["notes"][0]
-    assert cowfs.fails("resume", "--exec")["code"] == "COWFS_AGENT_MISSING"
+    shared_cowfs.in_process = False
+    assert shared_cowfs.fails("resume", start["session"], "--exec")["code"] == "COWFS_AGENT_MISSING"
 
 
-def test_a_copy_that_somebody_went_on_with_is_offered_instead(cowfs: Cowfs, broken: Broken) -> None:
+def test_a_copy_that_somebody_went_on_with_is_offered_instead(cowfs: Cowfs, alone: Broken) -> None:
     told = cowfs.ok("resume", "--code")
     name = told["conversation"]["session"]
-    assert cowfs.ok("sessions")["interrupted"] == [broken.agent.session]
+    assert cowfs.ok("sessions")["interrupted"] == [alone.agent.session]
     copy = Agent.__new__(Agent)
-    copy.cowfs, copy.project, copy.pid = cowfs, broken.project, ended_pid()
+    copy.cowfs, copy.project, copy.pid = cowfs, alone.project, ended_pid()
     copy.session, copy.transcript = name, Path(told["conversation"]["files"][0])
     copy.tell("session-start", source="resume")
     listed = cowfs.ok("sessions")
     assert listed["interrupted"] == [name]
     [row] = [row for row in listed["sessions"] if row["id"] == name]
-    assert row["origin"] == broken.agent.session
+    assert row["origin"] == alone.agent.session

@@ -23,6 +23,7 @@ def work(shared_cowfs: Cowfs, workspace: Path) -> Path:
     for path in workspace.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (workspace / "cart").write_text("one\n")
+    shared_cowfs.in_process = True
     return workspace
 
 
@@ -156,7 +157,7 @@ def test_wrong_words(shared_cowfs: Cowfs, agent: Agent) -> None:
 
 def test_no_mount(cowfs: Cowfs, project: Path, needs_fuse: None) -> None:
     cowfs.ok("mount", project)
-    cowfs.cwd = project
+    cowfs.cwd, cowfs.in_process = project, True
     agent = Agent(cowfs, project, pid=ended_pid())
     point = agent.prompt("go")
     agent.answer("gone")
