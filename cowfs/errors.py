@@ -514,7 +514,7 @@ class CompactMountedError(CowfsError):
 
 class StateMovedError(CowfsError):
     """changes: who did what since, in sentences, the newest last; paths: some of what was touched;
-    files, directories: how many."""
+    count: how many those are."""
 
     code = "COWFS_STATE_MOVED"
     exit_code = 9
