@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cowfs.api.unmounting import apply_offline
 from cowfs.cli import context as opening
 from cowfs.cli import output
 from cowfs.cli.progress import ProgressLine
@@ -22,15 +23,8 @@ _PHASES = {"save": "saving old content"}
 
 def offline(place: Place, *, dry_run: bool = False) -> dict[str, Any]:
     """Apply a workspace that is not mounted. Raises ApplyConflictError and what opening raises."""
-    from cowfs.service.apply import apply
-
-    with opening.writing(place) as engine, ProgressLine() as line:
-        show = shown_on(line)
-
-        def progress(**params: Any) -> None:
-            show(params)
-
-        return apply(engine, opening.author(), progress, dry_run=dry_run).to_json()
+    with ProgressLine() as line:
+        return apply_offline(place, opening.author(), shown_on(line), line.step, dry_run=dry_run)
 
 
 def shown_on(line: ProgressLine) -> opening.Progress:

@@ -2,84 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
-import signal
-import stat
-import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from cowfs.cli import detaching, output
+from cowfs.api.mounting import Plan, check, default_store, start_daemon
+from cowfs.api.unmounting import clean_up
+from cowfs.cli import output
 from cowfs.cli.command import Directory, Size, command
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
-from cowfs.errors import (
-    AlreadyMountedError,
-    DestinationExistsError,
-    ForbiddenWorkspaceError,
-    MountFailedError,
-    NestedWorkspaceError,
-    NotADirectoryPathError,
-    StoreForeignError,
-    StoreInsideWorkspaceError,
-    UsageError,
-)
-
-_READY_SECONDS = 600.0
-"""How long a daemon may take to mount, or be silent about an upgrade of its store. It is a fraction
-of a second, unless it has an interrupted apply to finish first."""
-
-_SILENT_SECONDS = 2.0
-"""After this long a terminal is told what is waited for."""
-
-_STORE_FILES = frozenset(
-    {"data.mdb", "lock.mdb", "owner", "workspace.json", "daemon.log", "daemon.out", "daemon.pid"}
-    | {"reserve", "config.toml", "config.toml.lock"}
-    | {"data.mdb.new", "data.mdb.new-lock", "data.mdb.version-1"}
-)
-"""What an interrupted creation leaves, among others."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to mount. Absolute paths without symbolic links."""
-
-    base: str
-    mountpoint: str
-    store: str
-    allow_other: bool
-    restart: bool = False
-    quota: int | None = None
-    seal_rate: float = 0.0
-    cache_inodes: int = 65536
-    automatic: bool = True
-
-    @property
-    def in_place(self) -> bool:
-        """Whether it is mounted over the directory itself."""
-        return self.base == self.mountpoint
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The daemon's configuration."""
-        return {
-            "base": self.base,
-            "mountpoint": self.mountpoint,
-            "store": self.store,
-            "allow_other": self.allow_other,
-            "restart": self.restart,
-            "quota": self.quota,
-            "seal_rate": self.seal_rate,
-            "cache_inodes": self.cache_inodes,
-            "automatic": self.automatic,
-        }
 
 
 @command(
@@ -158,7 +94,7 @@ def mount(
     target = context.path(mountpoint) if mountpoint is not None else base
     cleaned = False
     for place in {base, target}:
-        if detaching.clean_up(place):
+        if clean_up(place):
             cleaned = True
             output.note(f"cleaned up the dead mount at {place}")
     registered = places.registered_store(base)
@@ -176,7 +112,8 @@ def mount(
         _serve(context, plan, cleaned)
         return
     started = time.perf_counter()
-    pid = start_daemon(plan)
+    with ProgressLine() as line:
+        pid = start_daemon(plan, line.step, line.show)
     seconds = time.perf_counter() - started
     _announce(context, plan, pid, seconds, cleaned)
     if plan.in_place and not context.json and places.is_below(context.here, plan.base):
@@ -199,233 +136,6 @@ def _announce(context: Context, plan: Plan, pid: int, seconds: float, cleaned: b
     text = f"mounted {plan.base}{at} in {seconds:.2f} s (daemon pid {pid}, store {plan.store})"
     context.answer(document, output.printable(text))
     sys.stdout.flush()
-
-
-def default_store(base: str) -> str:
-    """The directory of a workspace's store when none is named."""
-    from hashlib import sha256
-
-    # A name of its own that is plain everywhere; the hash tells two of them apart.
-    name = "".join(c if c.isalnum() or c in "-._" else "_" for c in os.path.basename(base))
-    name = name.encode("ascii", "replace").decode().replace("?", "_")[:64] or "root"
-    tag = sha256(os.fsencode(base)).hexdigest()[:8]
-    return os.path.join(os.path.realpath(places.data_directory()), "stores", f"{name}-{tag}")
-
-
-def check(plan: Plan, *, force: bool) -> None:
-    """Refuse what cannot work or would do harm; looks only. Raises CowfsError."""
-    _check_mounted(plan)
-    for path in (plan.base, plan.mountpoint):
-        if not _is_directory(path):
-            raise NotADirectoryPathError(path=path)
-    if not force:
-        _check_forbidden(plan.base)
-    _check_store(plan)
-    _check_nested(plan)
-    if not plan.in_place and os.listdir(plan.mountpoint):
-        raise UsageError(
-            detail=f"{plan.mountpoint} is not empty; --at takes an empty directory",
-            command="mount",
-        )
-
-
-def _is_directory(path: str) -> bool:
-    """Raises PermissionError when that cannot be seen."""
-    try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _check_mounted(plan: Plan) -> None:
-    for mountpoint, store in places.mounts():
-        other = places.base_of(store)
-        if store == plan.store and other not in (None, plan.base):
-            raise StoreForeignError(store=store, other=other, path=plan.base)
-        if mountpoint in (plan.base, plan.mountpoint) or store == plan.store:
-            raise AlreadyMountedError(
-                path=mountpoint if mountpoint == plan.mountpoint else plan.base, pid=_pid(store)
-            )
-
-
-def _pid(store: str) -> str:
-    """The pid that a daemon has noted in its store."""
-    try:
-        with open(os.path.join(store, "daemon.pid"), encoding="ascii") as file:
-            return file.read().strip()
-    except (OSError, ValueError):
-        return "unknown"
-
-
-def _check_forbidden(base: str) -> None:
-    home = os.path.realpath(os.path.expanduser("~"))
-    what = ""
-    if base == "/":
-        what = "the root directory"
-    elif base == home:
-        what = "your home directory"
-    elif places.is_below(home, base):
-        what = "above your home directory"
-    if what:
-        raise ForbiddenWorkspaceError(path=base, what=what)
-
-
-def _check_store(plan: Plan) -> None:
-    for path in (plan.base, plan.mountpoint):
-        if places.is_below(plan.store, path):
-            raise StoreInsideWorkspaceError(store=plan.store, path=path)
-        if places.is_below(path, plan.store):
-            raise ForbiddenWorkspaceError(path=path, what=f"inside the store {plan.store}")
-    try:
-        found = set(os.listdir(plan.store))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise DestinationExistsError(path=plan.store) from None
-    if found and "data.mdb" not in found and not found <= _STORE_FILES:
-        raise DestinationExistsError(path=plan.store)
-
-
-def _check_nested(plan: Plan) -> None:
-    """Neither the base nor the mountpoint may be inside or around another mounted workspace."""
-    others = set()
-    for mountpoint, store in places.mounts():
-        others |= {mountpoint, places.base_of(store) or mountpoint}
-    if not plan.in_place and places.is_below(plan.mountpoint, plan.base):
-        raise NestedWorkspaceError(path=plan.mountpoint, relation="lies inside", other=plan.base)
-    for path in (plan.base, plan.mountpoint):
-        for other in sorted(others):
-            if places.is_below(path, other):
-                raise NestedWorkspaceError(path=path, relation="lies inside", other=other)
-            if places.is_below(other, path):
-                raise NestedWorkspaceError(path=path, relation="contains", other=other)
-
-
-# -- the daemon -----------------------------------------------------------------------------
-
-
-def start_daemon(plan: Plan) -> int:
-    """Start a daemon that outlives this command; returns its pid when the mount answers.
-
-    Raises MountFailedError, and RpcError with what the daemon itself has said.
-    """
-    log = os.path.join(plan.store, "daemon.out")
-    ready, tell = os.pipe()
-    try:
-        with open(log, "ab", opener=_for_us_alone) as out:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "cowfs.daemon", json.dumps(plan.config), str(tell)],
-                cwd="/",
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-                pass_fds=(tell,),
-            )
-    except OSError as error:
-        os.close(ready)
-        raise MountFailedError(
-            path=plan.base, detail=f"the daemon cannot be started: {error}", log=log
-        ) from None
-    finally:
-        os.close(tell)
-    try:
-        line = _wait(ready)
-    except BaseException:
-        _end(process)
-        raise
-    finally:
-        os.close(ready)
-    if line is None:
-        _end(process)
-        detail = f"the daemon gave no answer in {_READY_SECONDS:.0f} s"
-        raise MountFailedError(path=plan.base, detail=detail, log=log)
-    if not line:
-        detail = f"the daemon ended ({_ending(process)}){_last_lines(log)}"
-        raise MountFailedError(path=plan.base, detail=detail, log=log)
-    answer = json.loads(line)
-    if not answer["ok"]:
-        from cowfs.client.rpc import RpcError
-
-        process.wait()
-        raise RpcError(answer["error"])
-    process.returncode = 0  # it outlives this command: nobody waits for it
-    return int(answer["pid"])
-
-
-def _for_us_alone(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _environment() -> dict[str, str]:
-    """What the daemon needs of this process's environment; it finds the same package there.
-
-    The daemon works in / and without the working directory in its search path.
-    """
-    from cowfs.daemon.surroundings import reduced
-
-    env = reduced(dict(os.environ))
-    parts = [os.path.abspath(part) for part in env.get("PYTHONPATH", "").split(os.pathsep) if part]
-    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    if package not in sys.path[1:]:
-        parts.insert(0, package)
-    if parts:
-        env["PYTHONPATH"] = os.pathsep.join(parts)
-    return env
-
-
-def _wait(ready: int) -> bytes | None:
-    """The line from the daemon, b"" when it ended without one, None when the time is up."""
-    started = time.monotonic()
-    received = b""
-    with ProgressLine() as line:
-        while True:
-            first, found, rest = received.partition(b"\n")
-            if found:
-                message = json.loads(first)
-                if "phase" not in message:
-                    return first
-                line.step(message["phase"], message["done"], message["total"])
-                received, started = rest, time.monotonic()
-                continue
-            waited = time.monotonic() - started
-            if waited > _READY_SECONDS:
-                return None
-            if waited > _SILENT_SECONDS:
-                line.show("waiting for the daemon; it may have an interrupted apply to finish")
-            if not select.select([ready], [], [], _SILENT_SECONDS)[0]:
-                continue
-            piece = os.read(ready, 65536)
-            if not piece:
-                return b""
-            received += piece
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _ending(process: subprocess.Popen[bytes]) -> str:
-    code = process.wait()
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _last_lines(log: str) -> str:
-    """The end of what the daemon printed, for an error message."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.path.getsize(log) - 4000))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    kept = [line.strip() for line in lines if line.strip()][-3:]
-    return ": " + " / ".join(kept) if kept else ""
 
 
 def _serve(context: Context, plan: Plan, cleaned: bool) -> None:

@@ -9,8 +9,8 @@ import sys
 
 import click
 
+from cowfs.api.mounting import default_store
 from cowfs.cli import output
-from cowfs.cli.cmd_mount import default_store
 from cowfs.cli.command import Directory, command
 from cowfs.cli.context import Context
 from cowfs.client import places

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import select
-import time
-from pathlib import Path
 from typing import Any
 
 import click
 
-from cowfs.cli import applying, detaching, output
+from cowfs.api.unmounting import ask, clean_up, wait_for_end
+from cowfs.cli import applying, output
 from cowfs.cli import context as opening
 from cowfs.cli.command import Directory, command
 from cowfs.cli.context import Context, Daemon
 from cowfs.cli.progress import ProgressLine
-from cowfs.client.places import Place
-from cowfs.client.rpc import RpcError
-from cowfs.errors import DaemonUnreachableError, NotMountedError, UnmountFailedError
-
-_RETRY_SECONDS = 0.25
-_END_SECONDS = 120.0
-"""How long a daemon may take to end once it has said that it is unmounted."""
+from cowfs.errors import DaemonUnreachableError, NotMountedError
 
 
 @command(
@@ -60,7 +52,7 @@ def unmount(
     try:
         daemon = opening.connect(place)
     except DaemonUnreachableError:
-        if not detaching.clean_up(place.mountpoint):
+        if not clean_up(place.mountpoint):
             raise
         output.note(f"the daemon was dead; cleaned up the mount at {place.mountpoint}")
         applied = applying.offline(place) if apply else None
@@ -73,7 +65,7 @@ def unmount(
         assert daemon is not None
         with daemon:
             answer = _ask(daemon, {"force": force, "apply": apply}, 0.0 if force else timeout)
-        _wait_for_end(place, answer.pop("pid", None))
+        wait_for_end(place, answer.pop("pid", None))
         if unstored := answer["unstored"]:
             output.note(f"the last changes are lost: {unstored}")
     context.answer(answer, _text(answer))
@@ -87,38 +79,9 @@ def _text(answer: dict[str, Any]) -> str:
 
 def _ask(daemon: Daemon, params: dict[str, Any], timeout: float) -> dict[str, Any]:
     """Unmount by the daemon; waits for those who use the mount. Raises RpcError (COWFS_BUSY)."""
-    deadline = time.monotonic() + timeout
     with ProgressLine() as line:
-        while True:
-            try:
-                answer = daemon.call("unmount", params, applying.shown_on(line))
-            except RpcError as error:
-                left = deadline - time.monotonic()
-                if error.error.get("code") != "COWFS_BUSY" or left <= 0:
-                    raise
-                holders = error.error.get("details", {}).get("holders", "other processes")
-                line.show(f"waiting for {holders}", at_once=True)
-                time.sleep(min(_RETRY_SECONDS, left))
-            else:
-                return dict(answer)
 
+        def waiting(text: str) -> None:
+            line.show(text, at_once=True)
 
-def _wait_for_end(place: Place, pid: int | None) -> None:
-    """Until the daemon is gone and the store is free. Raises UnmountFailedError."""
-    from cowfs.store.env import owner_pid
-
-    if pid is not None:
-        try:
-            process = os.pidfd_open(pid)
-        except OSError:
-            pass  # gone already
-        else:
-            try:
-                select.select([process], [], [], _END_SECONDS)
-            finally:
-                os.close(process)
-    holder = owner_pid(Path(place.store))
-    if holder is not None and holder == pid:
-        raise UnmountFailedError(
-            path=place.mountpoint, detail=f"its daemon (pid {pid}) has not ended"
-        )
+        return ask(daemon, params, timeout, applying.shown_on(line), waiting)

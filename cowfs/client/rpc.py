@@ -134,7 +134,9 @@ class Client:
         """Until there is something to read; not for a daemon that was stopped (SIGSTOP), which
         would not even notice that nobody waits any more."""
         waited = 0.0
-        while not select.select([self._socket], [], [], _LOOK_SECONDS)[0]:
+        poll = select.poll()  # select(2) takes no descriptor above 1023
+        poll.register(self._socket.fileno(), select.POLLIN)
+        while not poll.poll(_LOOK_SECONDS * 1000):
             waited += _LOOK_SECONDS
             pid = lean.peer_process(self._socket)
             if is_stopped(pid):

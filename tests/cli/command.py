@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,19 @@ class Cowfs:
             if pid and os.fsencode(store) in _command_line(pid):
                 kill(pid, signal.SIGTERM)
             remove_mounts(mountpoint)
+
+
+@contextlib.contextmanager
+def scratch(top: Path) -> Iterator[Cowfs]:
+    """The command below `top`. What is still mounted when a test that did not fail ends is
+    verified, then removed."""
+    command = Cowfs(top)
+    try:
+        yield command
+        for mountpoint, _ in command.mounts():
+            assert command.ok("verify", cwd=mountpoint)["problems"] == []
+    finally:
+        command.clean_up()
 
 
 def kill(pid: int, number: int) -> None:

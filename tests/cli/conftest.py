@@ -7,20 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import Cowfs
+from tests.cli.command import Cowfs, scratch
 from tests.support.mounting import fuse_missing
 
 
 @pytest.fixture
 def cowfs(tmp_path: Path) -> Iterator[Cowfs]:
     """The command. What is still mounted when the test ends is verified, then removed."""
-    command = Cowfs(tmp_path)
-    try:
+    with scratch(tmp_path) as command:
         yield command
-        for mountpoint, _ in command.mounts():
-            assert command.ok("verify", cwd=mountpoint)["problems"] == []
-    finally:
-        command.clean_up()
 
 
 @pytest.fixture
@@ -40,13 +35,8 @@ def mounted(cowfs: Cowfs, project: Path, needs_fuse: None) -> Path:
 @pytest.fixture(scope="module")
 def shared_cowfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cowfs]:
     """As `cowfs`, for a whole module."""
-    command = Cowfs(tmp_path_factory.mktemp("shared"))
-    try:
+    with scratch(tmp_path_factory.mktemp("shared")) as command:
         yield command
-        for mountpoint, _ in command.mounts():
-            assert command.ok("verify", cwd=mountpoint)["problems"] == []
-    finally:
-        command.clean_up()
 
 
 @pytest.fixture(scope="module")

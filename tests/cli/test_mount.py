@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cowfs.cli.cmd_mount import Plan, check
+from cowfs.api.mounting import Plan, check
 from cowfs.client import places
 from cowfs.errors import ForbiddenWorkspaceError
 from tests.cli.command import Cowfs, kill

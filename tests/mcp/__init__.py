@@ -1,0 +1,1 @@
+"""`cowfs mcp`, used by a real client."""
