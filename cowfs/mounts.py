@@ -21,15 +21,27 @@ if TYPE_CHECKING:
 class Mount:
     """One row of mountinfo (proc(5)).
 
-    device: major:minor. mountpoint: as the process sees it. options: those of the mount, as nosuid
-    or ro. follows: mounts and unmounts elsewhere are followed. kind, source: the file system's.
+    number: the kernel's, in the row as text. device: major:minor. root: which directory of the file
+    system is mounted. mountpoint: as the process sees it. options: those of the mount, as nosuid or
+    ro. follows: mounts and unmounts elsewhere are followed. kind, source: the file system's.
     """
 
-    __slots__ = ("device", "follows", "kind", "mountpoint", "options", "source")
+    __slots__ = (
+        "device",
+        "follows",
+        "kind",
+        "mountpoint",
+        "number",
+        "options",
+        "root",
+        "source",
+    )
 
     def __init__(self, row: list[str], at: int) -> None:
         """`row`: the fields of a line; `at`: where the separator is."""
+        self.number = row[0]
         self.device = row[2]
+        self.root = unescape(row[3])
         self.mountpoint = unescape(row[4])
         self.options = frozenset(row[5].split(","))
         self.follows = any(field.startswith(("shared:", "master:")) for field in row[6:at])

@@ -29,6 +29,8 @@ _LOOK_SECONDS = 0.3
         ("cowfs changes --since @~1", "since the last checkpoint"),
         ("cowfs changes --since 3f2a --until 9c1b", "between two"),
         ("cowfs changes --by npm", "by npm and all that it started"),
+        ("cowfs changes --by 5f0c12ab", "by that session of an agent, with its sub-agents"),
+        ("cowfs changes --outside", "by others, while a session was going on"),
         ("cowfs changes --follow", "as it happens"),
     ],
 )
@@ -39,7 +41,13 @@ _LOOK_SECONDS = 0.3
     "--by",
     "who",
     metavar="WHO",
-    help="By a program, a pid or a user; what a process started counts as its work.",
+    help="By a program, a pid, a user, or a session of an agent (its id, the beginning of it, or a "
+    "sub-agent's); what a process started counts as its work.",
+)
+@click.option(
+    "--outside",
+    is_flag=True,
+    help="What processes of no session did while one was going on.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on, until interrupted or unmounted.")
 @click.option(
@@ -57,6 +65,7 @@ def changes(
     since: str | None,
     until: str | None,
     who: str | None,
+    outside: bool,
     follow: bool,
     limit: int,
 ) -> None:
@@ -64,11 +73,12 @@ def changes(
 
     The oldest comes first. A process is called by the one that started it and its command line,
     from which passwords and the like are left out. "somebody outside" changed the directory itself,
-    not the workspace.
+    not the workspace. While a session of an agent is going on, what processes do that do not belong
+    to one is marked with [outside].
     """
     place = context.locate()
     tops = [os.fsencode(context.inside(place, path)) for path in paths]
-    wanted: Callable[[Process], bool] | None = (lambda p: p.is_of(who)) if who else None
+    wanted = _wanted(who, outside)
     with opening.reading(place, need_base=False) as workspace:
         log = Log(workspace.reader)
         stories = newest(
@@ -99,6 +109,13 @@ def changes(
                 for story in told:
                     _print(context, story)
         place = context.locate()
+
+
+def _wanted(who: str | None, outside: bool) -> Callable[[Process], bool] | None:
+    """Whose changes are told; None for all."""
+    if not who:
+        return (lambda process: process.record.outside) if outside else None
+    return lambda process: process.is_of(who) and (process.record.outside or not outside)
 
 
 def _epoch(workspace: ReadOnly, selector: str | None, default: int | None) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from cowfs.errors import InternalError, as_cowfs_error
 from cowfs.mount.loop import LoopEndedError
 from cowfs.mount.operations import Operations
 from cowfs.service import config
-from cowfs.service.automatic import save
+from cowfs.service.automatic import Belonging, save
 from cowfs.service.engine import Engine
 from cowfs.volume.history import Author
 
@@ -45,7 +46,8 @@ class Autosaver:
         enabled: bool,
     ) -> None:
         """`operations`: told whom to ask before a removal.
-        `operation`: the lock of what must not overlap. `enabled`: False for none at all."""
+        `operation`: the lock of what must not overlap. `enabled`: False for none at all.
+        `context` (an attribute): what else is kept with a checkpoint, see `save`."""
         self._engine = engine
         self._operation = operation
         self._store = store
@@ -55,6 +57,7 @@ class Autosaver:
         self._seen = self._signature()
         self._schedule = Schedule(self._config.checkpoints)
         self._deletions = Deletions(engine.volume, operation, author)
+        self.context: Callable[[], Belonging] | None = None
         self._failure = ""
         self._made = 0
         self._moment = self._looked = 0.0
@@ -134,7 +137,7 @@ class Autosaver:
 
     def _save(self) -> None:
         try:
-            made = save(self._engine, self._author, self._reason)
+            made = save(self._engine, self._author, self._reason, self.context)
         except LoopEndedError:
             raise
         except Exception as error:

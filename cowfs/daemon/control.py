@@ -45,7 +45,8 @@ _PAUSE_SECONDS = 0.05
 class Request:
     """One call: its parameters, who asks, and where progress goes.
 
-    reply_fd: a descriptor that is sent along with the answer.
+    reply_fd: a descriptor that is sent along with the answer. afterwards: what is left to do when
+    the answer has been sent.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Request:
         self.author = author
         self._send = send
         self.reply_fd: int | None = None
+        self.afterwards: Callable[[], None] | None = None
 
     def progress(self, **params: Any) -> None:
         """Tell the client how far it is."""
@@ -189,7 +191,20 @@ class ControlServer:
                 log.warning("a control request failed: %s", error)
             answer = _error(number, known)
         fds = [request.reply_fd] if request is not None and request.reply_fd is not None else None
-        send(answer, fds)
+        try:
+            send(answer, fds)
+        finally:
+            if request is not None and request.afterwards is not None:
+                _do_afterwards(request.afterwards)
+
+
+def _do_afterwards(work: Callable[[], None]) -> None:
+    try:
+        work()
+    except CowfsError as error:
+        log.warning("after an answer: %s", error)
+    except Exception:
+        log.exception("after an answer")
 
 
 def _spare_descriptor() -> int:

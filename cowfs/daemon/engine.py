@@ -25,6 +25,15 @@ class MountEngine:
         self._loop = loop
         self._kernel = kernel
 
+    def mountpoint(self) -> str:
+        try:
+            return self._kernel.mountpoint()
+        except OSError:
+            return ""
+
+    def handles(self) -> int:
+        return self._loop.operations.handles()
+
     def call(self, fn: Callable[[], T]) -> T:
         return self._loop.call(fn)
 

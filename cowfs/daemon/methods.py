@@ -24,9 +24,10 @@ from cowfs.service.checkpoint import checkpoint
 from cowfs.service.config import Retention
 from cowfs.service.engine import commit
 from cowfs.service.housekeeping import Cleaned, described
-from cowfs.service.restore import Restored
 from cowfs.service.sealing import Pace, Sealed, seal, sealing_state
 from cowfs.service.sessions import recording
+from cowfs.service.sessions.conversation import copy_session
+from cowfs.service.sessions.listing import counted
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import WriterEndedError
 
@@ -57,6 +58,7 @@ class Methods:
             "forget": self.forget,
             "pin": self.pin,
             "session.event": self.session_event,
+            "session.copy": self.session_copy,
             "unmount": self.unmount,
         }
 
@@ -67,6 +69,7 @@ class Methods:
         report = self._engine.call(lambda: reporting.volume_status(self._engine.volume))
         with Reader(self._engine.volume.store) as reader:
             report["sealing"] = sealing_state(reader)
+            report["sessions"] = counted(reader)
         report["automatic"] = self._daemon.autosaver.state()
         if problems := self._daemon.autosaver.problems():
             health = report["health"]
@@ -77,12 +80,25 @@ class Methods:
         return report
 
     def checkpoint(self, request: Request) -> Any:
-        """Params: message, label, if_changed. Result: checkpoint, daemon_seconds, made."""
+        """Params: message, label, if_changed. Result: checkpoint, daemon_seconds, made. What is
+        around is looked at after the answer."""
         started = time.perf_counter()
         message, label = _text(request, "message"), _text(request, "label")
+        witness = self._daemon.witness
         with self._operation:
             last = unchanged(self._engine) if request.params.get("if_changed") else None
-            record = last or checkpoint(self._engine, request.author, message=message, label=label)
+            if last is None:
+                caller = witness.meet(request.author)
+                record = checkpoint(
+                    self._engine,
+                    request.author,
+                    message=message,
+                    label=label,
+                    session=caller.session.id if caller.session is not None else "",
+                )
+                request.afterwards = witness.later(record, caller)
+            else:
+                record = last
         return {
             "checkpoint": records.to_dict(record),
             "made": last is None,
@@ -90,29 +106,41 @@ class Methods:
         }
 
     def restore(self, request: Request) -> Any:
-        """Params: checkpoint, paths, exclude, volatile. Result: see `_restored`."""
+        """Params: checkpoint, paths, exclude, volatile, conversation, expect. Result: see
+        `Restored`."""
+        what, expect = _text(request, "conversation"), _text(request, "expect")
+        if what not in ("", "only", "both"):
+            raise UsageError(detail=f"conversation is 'only' or 'both', not {what!r}")
+        name = _text(request, "checkpoint")
+        if what:
+            self._daemon.witness.wait()
         with self._operation:
-            return _restored(
-                restoring.restore(
-                    self._engine,
-                    request.author,
-                    _text(request, "checkpoint"),
-                    paths=_names(request, "paths"),
-                    exclude=_names(request, "exclude"),
-                    volatile=bool(request.params.get("volatile")),
-                )
-            )
+            if what == "only":
+                return restoring.converse(
+                    self._engine, request.author, name, expect=expect
+                ).to_json()
+            return restoring.restore(
+                self._engine,
+                request.author,
+                name,
+                paths=_names(request, "paths"),
+                exclude=_names(request, "exclude"),
+                volatile=bool(request.params.get("volatile")),
+                conversation=what == "both",
+                expect=expect,
+            ).to_json()
 
     def undo(self, request: Request) -> Any:
         with self._operation:
-            return _restored(restoring.undo(self._engine, request.author))
+            return restoring.undo(self._engine, request.author).to_json()
 
     def redo(self, request: Request) -> Any:
         with self._operation:
-            return _restored(restoring.redo(self._engine, request.author))
+            return restoring.redo(self._engine, request.author).to_json()
 
     def flush(self, request: Request) -> Any:
         """Commit everything, so that a reader of the store sees it. Sends the base's descriptor."""
+        self._daemon.witness.wait()
         self._engine.flush()
         commit(self._engine)
         request.reply_fd = self._daemon.base_fd
@@ -181,10 +209,25 @@ class Methods:
             "session": outcome.session.id,
             "checkpoint": records.to_dict(made) if made is not None else None,
             "made": outcome.made,
+            "repeated": outcome.repeated,
+            "missed": outcome.missed,
+            "changes": changes.to_json() if changes else None,
+            "interrupted": [
+                {name: getattr(record, name) for name in ("id", "agent", "title", "prompt", "last")}
+                for record in outcome.interrupted
+            ],
         }
+
+    def session_copy(self, request: Request) -> Any:
+        """Params: session. Result: conversation, see `Continuation`."""
+        registry, name = self._daemon.recorder.registry, _text(request, "session")
+        with self._operation:
+            told = copy_session(self._engine, registry, request.author, name)
+        return {"conversation": told.to_json()}
 
     def unmount(self, request: Request) -> Any:
         """Params: force, apply. The daemon ends after the answer."""
+        self._daemon.witness.wait()
         with self._operation:
             return self._daemon.unmount(
                 force=bool(request.params.get("force")),
@@ -209,13 +252,6 @@ def _text(request: Request, name: str) -> str:
     value = request.params.get(name, "")
     if not isinstance(value, str):
         raise UsageError(detail=f"{name} must be a string")
-            "repeated": outcome.repeated,
-            "missed": outcome.missed,
-            "changes": changes.to_json() if changes else None,
-            "interrupted": [
-                {name: getattr(record, name) for name in ("id", "agent", "title", "prompt", "last")}
-                for record in outcome.interrupted
-            ],
     _bytes(value)
     return value
 
@@ -236,14 +272,3 @@ def _bytes(text: str) -> bytes:
         return os.fsencode(text)
     except UnicodeEncodeError:
         raise UsageError(detail=f"{text!r} is no text") from None
-
-
-def _restored(result: Restored) -> Any:
-    return {
-        "operation": result.operation,
-        "checkpoint": records.to_dict(result.checkpoint),
-        "rescue": records.to_dict(result.rescue),
-        "changed": result.changed,
-        "left_alone": [os.fsdecode(pattern) for pattern in result.left_alone],
-        "daemon_seconds": result.seconds,
-    }

@@ -50,8 +50,10 @@ from cowfs.mount.loop import Loop, LoopEndedError, unmount_kernel
 from cowfs.mounts import fuse_fault, is_dead, unmount
 from cowfs.service.apply import apply, unfinished
 from cowfs.service.engine import LocalEngine, commit
+from cowfs.service.sessions.placing import finish_all
 from cowfs.service.sessions.recording import Recorder
 from cowfs.service.sessions.registry import Registry
+from cowfs.service.sessions.witness import Witness
 from cowfs.service.workspace import Description, open_base, open_for_writing, write_description
 from cowfs.store.rewriting import Progress, silent
 from cowfs.store.steps import reached
@@ -124,6 +126,7 @@ class Daemon:
         self.volume = open_for_writing(store, config.base, self.base_fd, progress)
         try:
             finish_apply(self.volume)
+            finish_all(self.volume)
             if config.quota is not None:
                 self.volume.writer.set_quota(config.quota)
             quota = self.volume.store.quota
@@ -157,7 +160,10 @@ class Daemon:
                 Author(os.geteuid(), user_name(os.geteuid()), os.getpid(), "cowfs"),
                 enabled=config.automatic,
             )
-            self.recorder = Recorder(self.engine, self.operation, Registry(self.engine))
+            registry = Registry(self.engine)
+            self.recorder = Recorder(self.engine, self.operation, registry)
+            self.witness = Witness(self.engine, self.operation, registry)
+            self.autosaver.context = self.witness.automatic
             self._server = ControlServer(store, Methods(self).table())
         except BaseException:
             unmount_kernel(unmount=True)
@@ -174,7 +180,9 @@ class Daemon:
             if config.seal_rate
             else None
         )
-        self.collector = Collector(self.engine, self.operation, store, self.busy, self.stop)
+        self.collector = Collector(
+            self.engine, self.operation, store, self.busy, self.stop, self.recorder.registry
+        )
         self._fuse = threading.Thread(target=self._run_fuse, name="cowfs-fuse")
 
     def _note_pid(self) -> None:
@@ -197,6 +205,7 @@ class Daemon:
         timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
         timer.start()
         self._walker.start()
+        self.recorder.attribution.begin()
         self.autosaver.start()
         self.collector.start()
         if self._sealer is not None:

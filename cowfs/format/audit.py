@@ -43,7 +43,9 @@ class ProcessRecord(msgspec.Struct, array_like=True, frozen=True):
     """A process that changed something, or whose descendant did.
 
     started: ns since 1970. command: its arguments, each ended by a NUL, secrets left out, cut.
-    parent: number of the process that started it, UNKNOWN where the chain ends.
+    parent: number of the process that started it, UNKNOWN where the chain ends. session, tool: ids
+    of the session of an agent that it belongs to (of a sub-agent its own) and of the call of a tool
+    that started it. outside: it belongs to none, though one was going on.
     """
 
     pid: int
@@ -55,6 +57,7 @@ class ProcessRecord(msgspec.Struct, array_like=True, frozen=True):
     parent: int = UNKNOWN
     session: str = ""
     tool: str = ""
+    outside: bool = False
 
 
 class Operation(msgspec.Struct, array_like=True, frozen=True):

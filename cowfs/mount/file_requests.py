@@ -49,9 +49,14 @@ class FileRequests(Serving):
         self._directories: dict[int, _Directory] = {}
         self._next_directory = 1
 
+    def handles(self) -> int:
+        """How many files and directories are open, each as often as it was opened."""
+        return self._handles + len(self._directories)
+
     def _open(self, inode: Inode, flags: int, pid: int) -> pyfuse3.FileInfo:
         """A handle: the inode number, and in bit 0 whether it can write."""
         inode.handles += 1
+        self._handles += 1
         writable = flags & os.O_ACCMODE != os.O_RDONLY
         if writable:
             self._writers[inode.ino] = self._writers.get(inode.ino, 0) + 1
@@ -150,6 +155,7 @@ class FileRequests(Serving):
     def release(self, fh: int) -> None:
         inode = self._view.inodes[(fh & ~_HOLDS) >> 1]
         inode.handles -= 1
+        self._handles -= 1
         if fh & 1:
             left = self._writers[inode.ino] - 1
             if left:

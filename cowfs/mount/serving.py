@@ -84,6 +84,7 @@ class Serving:
         self._waiter = waiter
         self._view = volume.main
         self._writers: dict[int, int] = {}
+        self._handles = 0
         self._audit = volume.audit
         self.upkeep = Upkeep()
         self.browsing = Browsing(volume, waiter)

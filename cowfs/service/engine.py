@@ -20,15 +20,18 @@ T = TypeVar("T")
 class Engine(Protocol):
     """A volume open for writing, and the kernel's view of it.
 
-    call: run a function in the thread that owns the volume. flush: bring what the kernel holds
-    back into the volume. at_one_moment: flush, and run a function in the owning thread so that what
-    other processes write is either before it, and there, or after it (contract 2). switch: run a
-    restore in the owning thread and make the kernel show its outcome (contract 3); `among`: the
-    inodes that may change, `after`: to what.
+    mountpoint: where the mount is now, "" without one. handles: how many files and directories of
+    it are open. call: run a function in the thread that owns the volume. flush: bring what the
+    kernel holds back into the volume. at_one_moment: flush, and run a function in the owning thread
+    so that what other processes write is either before it, and there, or after it (contract 2).
+    switch: run a restore in the owning thread and make the kernel show its outcome (contract 3);
+    `among`: the inodes that may change, `after`: to what.
     """
 
     volume: Volume
 
+    def mountpoint(self) -> str: ...
+    def handles(self) -> int: ...
     def call(self, fn: Callable[[], T]) -> T: ...
     def flush(self) -> None: ...
     def at_one_moment(self, fn: Callable[[], T]) -> T: ...
@@ -42,6 +45,12 @@ class LocalEngine:
 
     def __init__(self, volume: Volume) -> None:
         self.volume = volume
+
+    def mountpoint(self) -> str:
+        return ""
+
+    def handles(self) -> int:
+        return 0
 
     def call(self, fn: Callable[[], T]) -> T:
         return fn()

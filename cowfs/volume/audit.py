@@ -58,12 +58,14 @@ class _Batch:
 
 
 class Audit:
-    """Collects operations. `processes`: who makes them."""
+    """Collects operations. `processes`: who makes them. `outside`: operations by processes of no
+    session while one was going on, in this life of the volume, as far as they were stored."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self.processes = Processes(volume.reader)
         self._last = keys.unpack_id(volume.reader.last_key("audit") or bytes(8))
+        self.outside = 0
         self._batches: dict[int, _Batch] = {}
         self._openers: dict[int, list[int]] = {}
         self._paths: dict[int, bytes] = {ROOT_INO: b""}
@@ -219,6 +221,8 @@ class Audit:
         for process, batch in self._batches.items():
             self.processes.put(process, group)
             places, entries = list(batch.places), batch.entries
+            if self.processes.is_outside(process):
+                self.outside += len(entries)
             for at in range(0, len(entries), _AT_ONCE):
                 some = entries[at : at + _AT_ONCE]
                 named = places if len(entries) <= _AT_ONCE else _only_used(places, some)
@@ -226,6 +230,21 @@ class Audit:
                 group.put("audit", keys.pack_id(self._number()), row)
         self._batches = {}
         self.processes.next_round(self._writing)
+
+    def writers(self) -> dict[int, set[int]]:
+        """Inodes that are open for writing, to the pids of those who opened them, as far as
+        anybody can name them."""
+        found: dict[int, set[int]] = {}
+        for ino, openers in self._openers.items():
+            if pids := {self.processes.pid(number) for number in openers} - {UNKNOWN}:
+                found[ino] = pids
+        return found
+
+    def path_of(self, inode: Inode) -> bytes:
+        """The path of a thing as it is now, b"" of the top and when nobody knows."""
+        directory, name = self._place(inode)
+        above = self._path(directory)
+        return above + b"/" + name if above and name else above or name
 
     def _writing(self) -> set[int]:
         """Processes that have a file open for writing."""

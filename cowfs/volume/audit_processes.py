@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cowfs.format import keys, records
@@ -21,6 +21,7 @@ from cowfs.format.audit import FIRST, UNKNOWN, ProcessRecord
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.audit_redaction import redacted
+from cowfs.volume.audit_sessions import Agents, Call, Sessions
 
 _MOST = 4096
 """Threads and processes that are kept in memory."""
@@ -60,6 +61,11 @@ def look_at(pid: int) -> Seen | None:
     return parse_stat(_read(f"/proc/{pid}/stat"))
 
 
+def _is_there(pid: int, start: int) -> bool:
+    seen = look_at(pid)
+    return seen is not None and seen.start == start
+
+
 def parse_stat(line: bytes) -> Seen | None:
     """proc_pid_stat(5): the name is in parentheses, and may have some in it."""
     before, _, rest = line.rpartition(b")")
@@ -72,6 +78,14 @@ def parse_stat(line: bytes) -> Seen | None:
 def command_of(pid: int) -> bytes:
     """Its arguments, each ended by a NUL, as /proc has them; b"" when it ended."""
     return _read(f"/proc/{pid}/cmdline")
+
+
+def shown_command(pid: int) -> bytes:
+    """The same for others to read: secrets left out, cut."""
+    words = command_of(pid).rstrip(b"\0").split(b"\0")
+    if words == [b""]:
+        return b""
+    return b"".join(word + b"\0" for word in redacted(words))[:_COMMAND_BYTES]
 
 
 def group_and_user(pid: int) -> tuple[int, int]:
@@ -133,6 +147,7 @@ class Processes:
         self._by_pid: dict[int, _Process] = {}
         self._by_number: dict[int, _Process] = {}
         self.fresh: set[int] = set()
+        self._sessions = Sessions(_is_there)
         self._users: dict[int, str] = {}
         self._round = 1
         self._boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -143,6 +158,23 @@ class Processes:
         if process is not None and process.round == self._round and not process.fresh:
             return process.number
         return self._look(pid, process)
+
+    def pid(self, number: int) -> int:
+        """The pid that a process had, UNKNOWN when it is not kept in memory."""
+        process = self._by_number.get(number)
+        return process.record.pid if process is not None else UNKNOWN
+
+    def follow(self, agents: Agents, calls: Mapping[str, Sequence[Call]]) -> None:
+        """The sessions that are going on, and the commands of their tools, are others now. All
+        processes are met anew when they belong somewhere else."""
+        if agents != self._sessions.agents:
+            self._by_pid = {}
+        self._sessions.agents, self._sessions.calls = agents, calls
+
+    def is_outside(self, number: int) -> bool:
+        """Whether a process belongs to no session, though one is going on."""
+        process = self._by_number.get(number)
+        return process is not None and process.record.outside
 
     def refresh(self, number: int) -> None:
         """The kernel writes for it: a last chance to see what it became since it opened a file."""
@@ -205,12 +237,12 @@ class Processes:
         process.round = self._round
         if not process.fresh:
             return seen.name == process.name
-        command = self._command(process.pid)
+        command = shown_command(process.pid)
         if not command and seen.name != process.name:
             command = seen.name + b"\0"  # it is about to end
         if command and command != process.record.command:
             self._settle(process)
-            process.record = self._record(process.record, seen.name, command)
+            process.record = self._record(process.record, seen, command)
             process.written = False
             process.name = seen.name
         return True
@@ -228,8 +260,11 @@ class Processes:
                 thread.round, thread.written = self._round, True
                 return known.number
         parent = self._parent(seen.parent, depth)
-        command = self._command(group)
+        command = shown_command(group)
         above = self._by_number.get(parent)
+        belongs = self._sessions.belonging(
+            group, seen.start, command, above.record if above is not None else None
+        )
         record = ProcessRecord(
             group,
             self._boot + seen.start * _TICK_NS,
@@ -238,6 +273,7 @@ class Processes:
             seen.name.decode("utf-8", "replace"),
             command or seen.name + b"\0",
             parent,
+            *belongs,
         )
         process = _Process(self._take(), pid, seen, record)
         if above is not None and above.record.command == record.command:
@@ -256,24 +292,22 @@ class Processes:
             return known.number
         return self._look(pid, known, depth + 1)
 
-    def _record(self, old: ProcessRecord, name: bytes, command: bytes) -> ProcessRecord:
+    def _record(self, old: ProcessRecord, seen: Seen, command: bytes) -> ProcessRecord:
+        """Of a fork that has become a program."""
+        above = self._by_number.get(old.parent)
+        belongs = self._sessions.belonging(
+            old.pid, seen.start, command, above.record if above is not None else None
+        )
         return ProcessRecord(
             old.pid,
             old.started,
             old.uid,
             old.user,
-            name.decode("utf-8", "replace"),
+            seen.name.decode("utf-8", "replace"),
             command,
             old.parent,
-            old.session,
-            old.tool,
+            *belongs,
         )
-
-    def _command(self, pid: int) -> bytes:
-        words = command_of(pid).rstrip(b"\0").split(b"\0")
-        if words == [b""]:
-            return b""
-        return b"".join(word + b"\0" for word in redacted(words))[:_COMMAND_BYTES]
 
     def _user(self, uid: int) -> str:
         if uid < 0:

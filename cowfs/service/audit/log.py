@@ -19,14 +19,18 @@ from cowfs.format.audit import FIRST, OUTSIDE, UNKNOWN, AuditHead, AuditRecord, 
 from cowfs.store.snapshot import Reader
 
 _DEEPEST = 64
+_SHORT = 8
+"""Characters of the id of a session that people are shown."""
+_SHORTEST = 4
+"""Characters of it by which one may be named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """Who did something.
 
-    number: of its record; UNKNOWN and OUTSIDE have none. outside: it belongs to no session, while
-    there are sessions. parents: those above it, the nearest first.
+    number: of its record; UNKNOWN and OUTSIDE have none. parents: those above it, the nearest
+    first.
     """
 
     number: int
@@ -39,14 +43,22 @@ class Process:
         return [os.fsdecode(word) for word in self.record.command.rstrip(b"\0").split(b"\0")]
 
     def is_of(self, who: str) -> bool:
-        """Whether it, or one that it was started by, has this name, pid or user; or session."""
+        """Whether it, or one that it was started by, has this name, pid or user; or is of this
+        session (by its id or the beginning of it), sub-agent or call of a tool."""
         for record in (self.record, *self.parents):
-            names = {record.name, record.user, str(record.pid), record.session, record.tool}
+            names = {record.name, record.user, str(record.pid), record.tool}
             if record.command:
                 names.add(os.path.basename(os.fsdecode(record.command.partition(b"\0")[0])))
-            if who in names - {"", "0"}:
+            if who in names - {"", "0"} or _is_of_session(record.session, who):
                 return True
         return False
+
+    @property
+    def session(self) -> str:
+        """How its session is called for people: short; "" when it belongs to none."""
+        session, _, subagent = self.record.session.partition("/")
+        short = session[:_SHORT]
+        return f"{short}/{subagent[:_SHORT]}" if subagent else short
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,6 +66,15 @@ class Process:
             **_json(self.record),
             "parents": [_json(parent) for parent in self.parents],
         }
+
+
+def _is_of_session(session: str, who: str) -> bool:
+    """Whether somebody who names a session, or a sub-agent, means this one."""
+    if not session or not who:
+        return False
+    if who in (session, session.partition("/")[2]) or session.startswith(who + "/"):
+        return True
+    return len(who) >= _SHORTEST and session.startswith(who)
 
 
 def _json(record: ProcessRecord) -> dict[str, Any]:
@@ -67,6 +88,7 @@ def _json(record: ProcessRecord) -> dict[str, Any]:
         "command": [os.fsdecode(word) for word in words],
         "session": record.session,
         "tool": record.tool,
+        "outside": record.outside,
     }
 
 

@@ -67,8 +67,7 @@ class Story:
 
     time, until: of its first and last operation, ns since 1970. paths: all or, of many, some, each
     with the second path of a rename or None. below: the directory that has all of them. detail: id
-    of the checkpoint that was restored. outside: done by nobody of a session, while there are some;
-    there are none yet.
+    of the checkpoint that was restored.
     """
 
     process: Process
@@ -82,7 +81,11 @@ class Story:
     size: int = 0
     paths: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     below: bytes = b""
-    outside: bool = False
+
+    @property
+    def outside(self) -> bool:
+        """Whether nobody of a session did it, though one was going on."""
+        return self.process.record.outside
 
     def add(self, deed: Deed) -> None:
         """Take one more in."""
@@ -155,7 +158,13 @@ class Story:
 
 
 def name_of(process: Process) -> str:
-    """How a process is called: by what started it and its command line; a shell by its name."""
+    """How a process is called: by what started it and its command line, a shell by its name; and by
+    the session that it belongs to."""
+    name = _name_of(process)
+    return f"{name} in session {process.session}" if process.session else name
+
+
+def _name_of(process: Process) -> str:
     if process.number == OUTSIDE:
         return "somebody outside"
     if process.number == UNKNOWN or not (process.record.name or process.record.command):

@@ -36,6 +36,7 @@ from cowfs.service.automatic import unchanged
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
 from cowfs.service.sessions import liveness, marks
+from cowfs.service.sessions.attribution import Attribution
 from cowfs.service.sessions.interruptions import interrupted
 from cowfs.service.sessions.marks import Call, Changes, Marks
 from cowfs.service.sessions.registry import Registry, changed
@@ -43,6 +44,7 @@ from cowfs.service.sessions.repeats import Repeats
 from cowfs.service.sessions.surroundings import Surroundings, look_around
 from cowfs.service.sessions.transcripts import Captured
 from cowfs.service.sessions.turns import Turns, wait_for_answer
+from cowfs.volume.audit_redaction import concealed
 from cowfs.volume.history import Author
 
 _PROMPT_LENGTH = 4000
@@ -170,6 +172,7 @@ class Recorder:
         self._marks = Marks()
         self._turns = Turns(engine, operation)
         self._repeats: Repeats[Outcome] = Repeats()
+        self.attribution = Attribution(engine)
 
     def record(self, author: Author, event: Event) -> Outcome:
         """Do what an event asks for; durable when a checkpoint was made. Raises CowfsError."""
@@ -196,6 +199,7 @@ class Recorder:
             complete = wait_for_answer(event.agent, event.transcript, event.last_answer)
         with self.registry.lock:
             session, captured = self._follow(author, event)
+        self.attribution.see(event, self.registry.get(event.session) or session)
         if event.event == events.SESSION_START:
             return Outcome(session, interrupted=interrupted(self._engine, session))
         if event.event == events.TOOL_END:
@@ -257,7 +261,14 @@ class Recorder:
         captured: Captured,
         complete: bool,
     ) -> records.CheckpointRecord:
-        around = look_around(self._engine, session.pid, event.environment)
+        main = self.registry.get(event.session) or session
+        around = look_around(
+            self._engine,
+            event.pid or main.pid,
+            event.environment,
+            thorough=event.event != events.TOOL_START,
+            without=(author.pid,),
+        )
         context = _context(session, event, captured, around, complete)
         return checkpoint(
             self._engine,
@@ -365,7 +376,7 @@ def _message(event: Event) -> str:
     end = f"end of the turn: {event.reason}" if event.reason else "end of the turn"
     text = {
         events.PROMPT: event.prompt.strip(),
-        events.TOOL_START: f"before {event.tool}: {event.tool_text}",
+        events.TOOL_START: f"before {event.tool}: {concealed(event.tool_text)}",
         events.SUBAGENT_START: f"before {who}",
         events.SUBAGENT_END: f"after {who}",
         events.COMPACTION: "before the conversation is made shorter",
@@ -387,7 +398,7 @@ def _context(
         event=event.event,
         prompt=event.prompt[:_PROMPT_LENGTH] or session.prompt,
         prompt_id=event.prompt_id or session.prompt_id,
-        tool=ToolCall(event.tool_id, event.tool, event.tool_text[:_TEXT_LENGTH]),
+        tool=ToolCall(event.tool_id, event.tool, concealed(event.tool_text)[:_TEXT_LENGTH]),
         cwd=os.fsencode(event.cwd),
         marks=captured.marks,
         complete=complete,

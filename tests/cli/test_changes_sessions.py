@@ -1,0 +1,150 @@
+"""Which session did it, on a real mount: `cowfs changes --by SESSION` and `--outside`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cowfs.client.rpc import Client
+from tests.cli.command import Cowfs
+
+SESSION = "5f0c12ab-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def place(workspace: Path, request: pytest.FixtureRequest) -> Path:
+    """A directory of the shared workspace for one test."""
+    top = workspace / str(request.node.name)
+    top.mkdir()
+    return top
+
+
+class Agent:
+    """A shell that stands for an agent's program, and says what it does as a hook would."""
+
+    def __init__(self, cowfs: Cowfs, cwd: Path) -> None:
+        ((_, self.store),) = cowfs.mounts()
+        pipe = subprocess.PIPE
+        environment = {**os.environ, "CLAUDE_CODE_SESSION_ID": SESSION}
+        self.process = subprocess.Popen(["bash"], cwd=cwd, stdin=pipe, stdout=pipe, env=environment)
+
+    def tells(self, event: str, **params: Any) -> Any:
+        params |= {"agent": "other", "session": SESSION, "event": event, "pid": self.process.pid}
+        with Client(str(self.store)) as client:
+            return client.call("session.event", params)
+
+    def runs(self, line: str) -> None:
+        """A command to its end."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{line}\necho done\n".encode())
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == b"done\n"
+
+
+@contextmanager
+def going_on(cowfs: Cowfs, cwd: Path) -> Iterator[Agent]:
+    """A session that ends with the block."""
+    agent = Agent(cowfs, cwd)
+    try:
+        agent.tells("session-start", cwd=str(cwd))
+        yield agent
+        agent.tells("session-end")
+    finally:
+        agent.process.communicate(b"")
+
+
+def told(cowfs: Cowfs, *arguments: str | Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cowfs.ok("changes", *arguments)["changes"]
+    return found
+
+
+def names(stories: list[dict[str, Any]]) -> list[str]:
+    return [Path(row["path"]).name for story in stories for row in story["paths"]]
+
+
+def test_a_session_and_others(shared_cowfs: Cowfs, place: Path) -> None:
+    with going_on(shared_cowfs, place) as agent:
+        agent.runs("bash -c 'touch one; true'")
+        before = shared_cowfs.ok("status")["outside"]
+        subprocess.run(["touch", "two"], cwd=place, check=True)
+        for who in (SESSION, SESSION[:8]):
+            assert names(told(shared_cowfs, "--by", who, place)) == ["one"]
+        (story,) = told(shared_cowfs, "--outside", place)
+        assert (names([story]), story["outside"]) == (["two"], True)
+        assert shared_cowfs.ok("status")["outside"] == before + 1
+        assert "1 change by others" in shared_cowfs.says("status") or before
+    (place / "three").touch()
+    assert told(shared_cowfs, place)[-1]["outside"] is False
+    lines = shared_cowfs.says("changes", place).splitlines()
+    one, two = (next(line for line in lines if f"/{name}" in line) for name in ("one", "two"))
+    assert "bash `touch one` in session 5f0c12ab made" in one
+    assert "[outside]" in two
+    assert "[outside]" not in one + lines[-1]
+    assert told(shared_cowfs, "--by", SESSION, "--outside", place) == []
+
+
+def test_the_call_of_a_tool(shared_cowfs: Cowfs, place: Path) -> None:
+    with going_on(shared_cowfs, place) as agent:
+        agent.tells("tool-start", tool="Bash", tool_id="t1", tool_text="touch one")
+        agent.runs("bash -c 'touch one; true'")
+        agent.tells("tool-end", tool="Bash", tool_id="t1")
+        agent.runs("bash -c 'touch two; true'")
+    one, two = (s["process"] for s in told(shared_cowfs, "--by", SESSION, place))
+    assert (one["session"], one["tool"]) == (SESSION, "t1")
+    assert (two["session"], two["tool"]) == (SESSION, "")
+    assert names(told(shared_cowfs, "--by", "t1", place)) == ["one"]
+
+
+def test_sub_agents_side_by_side(shared_cowfs: Cowfs, place: Path) -> None:
+    with going_on(shared_cowfs, place) as agent:
+        for number in (1, 2):
+            agent.tells("subagent-start", subagent=f"a{number}", subagent_kind="tester")
+            agent.tells(
+                "tool-start",
+                subagent=f"a{number}",
+                tool="Bash",
+                tool_id=f"t{number}",
+                tool_text=f"touch f{number}",
+            )
+        agent.runs("bash -c 'touch f1; true' & bash -c 'touch f2; true' & wait")
+        for number in (1, 2):
+            agent.tells("subagent-end", subagent=f"a{number}")
+    for number in (1, 2):
+        (story,) = told(shared_cowfs, "--by", f"{SESSION}/a{number}", place)
+        assert names([story]) == [f"f{number}"]
+        assert story["process"]["session"] == f"{SESSION}/a{number}"
+        assert story["process"]["tool"] == f"t{number}"
+    assert sorted(names(told(shared_cowfs, "--by", SESSION, place))) == ["f1", "f2"]
+
+
+def test_what_is_put_into_the_background(shared_cowfs: Cowfs, place: Path) -> None:
+    """It loses its parents, and still belongs to the session."""
+    with going_on(shared_cowfs, place) as agent:
+        work = "read < go; touch late; echo > done"
+        agent.runs(f"mkfifo go done; (setsid bash -c '{work}' > /dev/null &)")
+        agent.runs("echo > go; read < done")
+    late = [s for s in told(shared_cowfs, place) if names([s]) == ["late"]]
+    assert [(s["process"]["session"], s["outside"]) for s in late] == [(SESSION, False)]
+
+
+def test_a_session_that_goes_on_in_another_life(cowfs: Cowfs, mounted: Path) -> None:
+    """Its process does not die with the daemon."""
+    agent = Agent(cowfs, Path("/"))
+    try:
+        agent.tells("session-start")
+        cowfs.ok("unmount", mounted, cwd=cowfs.top)
+        cowfs.ok("mount", mounted, cwd=cowfs.top)
+        agent.runs(f"touch {mounted}/one")
+        (mounted / "two").touch()
+        found = told(cowfs)
+    finally:
+        agent.process.communicate(b"")
+    assert [names([s]) for s in found if s["process"]["session"] == SESSION] == [["one"]]
+    assert [names([s]) for s in found if s["outside"]] == [["two"]]
