@@ -134,6 +134,18 @@ def test_a_fork_that_stays_one_is_not_looked_at_for_ever(
     assert machine.looks < 20
 
 
+def test_a_fork_that_writes_much_is_looked_at_seldom(volume: Rig, machine: Machine) -> None:
+    """The kernel writes its pages back one by one, and /proc is slow."""
+    machine.run(40, "fio")
+    machine.run(50, "fio", parent=40)
+    actor = Actor(volume, 50)
+    actor.create(b"data")
+    actor.open(b"data")
+    for number in range(1000):
+        actor.write(b"data", b"page", number)
+    assert machine.looks < 40
+
+
 def test_one_that_ended_is_remembered(machine: Machine, known: Processes) -> None:
     machine.run(50, "vi")
     one = known.number(50)
