@@ -12,6 +12,8 @@ from cowfs.service.selectors import AUTOMATIC
 from cowfs.service.timeline import Row
 
 _FEWEST = 3
+_FEWEST_OF_AGENT = 2
+"""There are some for each prompt."""
 _MOST = 100
 """In one line: a long history is not read for a few of them."""
 
@@ -45,7 +47,8 @@ def fold(head: Row, rows: Iterable[Row]) -> Iterator[tuple[Row, int]]:
 
 
 def _folded(run: list[Row]) -> Iterator[tuple[Row, int]]:
-    if len(run) < _FEWEST:
+    by_agent = any(row.kind != AUTOMATIC for row in run)
+    if len(run) < (_FEWEST_OF_AGENT if by_agent else _FEWEST):
         yield from ((row, 1) for row in run)
         return
     counts = Counts(

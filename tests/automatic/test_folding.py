@@ -68,6 +68,13 @@ def test_two_are_shown() -> None:
     assert folded(head, rows) == [(str(at), 1) for at in range(5)]
 
 
+def test_what_an_agent_does_for_a_prompt_is_one_line() -> None:
+    head, rows = history("turn", "tool", "prompt", "turn", "prompt", "auto", "tool", "start")
+    assert folded(head, rows) == [("0", 2), ("2", 1), ("3", 1), ("4", 1), ("5", 2), ("7", 1)]
+    (row, count), *_ = fold(head, rows)
+    assert (row.kind, row.message[:12], count) == ("auto", "2 automatic,", 2)
+
+
 def test_the_present_state_may_come_from_the_newest() -> None:
     head, rows = history("auto", "auto", "auto", "start")
     assert folded(head, rows) == [("0", 3), ("3", 1)]
