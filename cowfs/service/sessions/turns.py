@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from cowfs import agents
-from cowfs.agents.base import MAIN
+from cowfs.agents.base import MAIN, Rewinding
 from cowfs.errors import DamagedRecordError
 from cowfs.format.sessions import Mark, pack_context
 from cowfs.service.engine import Engine
@@ -93,13 +93,13 @@ class Turns:
         on from an earlier entry than its last one. The prompt's line, which is there by now, says
         from which."""
         asked = self._asked.pop(session, None)
-        settled = getattr(agents.get(agent), "settled", None)
-        if asked is None or settled is None or not transcript:
+        adapter = agents.get(agent)
+        if asked is None or not isinstance(adapter, Rewinding) or not transcript:
             return
         start = max(asked.length - _END_BYTES, 0)
         data = _part(transcript, start, asked.length - start + _BEGINNING_BYTES)
         before, after = data[: asked.length - start], data[asked.length - start :]
-        leaf = settled(before, after, asked.prompt_id)
+        leaf = adapter.settled(before, after, asked.prompt_id)
         if leaf:
             self._write(asked.checkpoint, leaf)
 
