@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cowfs import agents
+from cowfs.client.rpc import ConnectionFailedError
 from cowfs.errors import (
     CowfsError,
     NoConversationError,
@@ -30,8 +31,10 @@ from cowfs.store import steps
 from cowfs.store import writer as writing
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import TransactionGroup
+from tests.conftest import MountFunction
 from tests.crash.forks import Child, Report
 from tests.sessions.scribe import NAME, SESSION, Scribe, Talk
+from tests.support.mounting import Mounted, remove_mounts
 from tests.support.volumes import AUTHOR, Rig
 
 OLD, NEW = b"as it was", b"as it became"
@@ -248,6 +251,62 @@ def test_killed_again_while_it_is_finished(story: Story, step: str) -> None:
     killed(lambda: finish_all(rig.volume))
     rig.start()
     finish_all(rig.volume)
+    check_both(story, WHOLE)
+
+
+@pytest.mark.parametrize(("step", "done"), [("copy.written", False), ("restore.durable", True)])
+def test_killed_under_a_mount(
+    mount: MountFunction, base: Path, tmp_path: Path, step: str, done: bool
+) -> None:
+    """The daemon is killed; the next one finishes it before anybody sees the workspace."""
+    log = tmp_path / "bot.log"
+    log.write_text('{"role": "user", "content": "go"}\n{"role": "assistant", "content": "gone"}\n')
+    (base / "file").write_bytes(OLD)
+    before = tell_mount(mount(base), base, log)
+    os.environ["COWFS_DIE_AT"] = f"{step}:1"
+    try:
+        dying = mount(base)
+    finally:
+        del os.environ["COWFS_DIE_AT"]
+    with pytest.raises(ConnectionFailedError):
+        dying.call("restore", checkpoint=before, conversation="both")
+    dying.process.wait()
+    remove_mounts(dying.mountpoint)
+    mount(base)
+    assert (base / "file").read_bytes() == (OLD if done else NEW)
+    beside = {path.name for path in tmp_path.glob("*.log")} | {
+        path.name for path in tmp_path.glob(".cowfs-*")
+    }
+    assert len(beside) == (2 if done else 1)
+    assert all(name.endswith(".log") for name in beside)
+
+
+def tell_mount(mounted: Mounted, base: Path, log: Path) -> str:
+    """A prompt of a session, and a change after it; unmounted. The checkpoint before it."""
+    with mounted.client() as client:
+        event = {
+            "agent": "bot",
+            "session": SESSION,
+            "event": "prompt",
+            "prompt": "change it",
+            "cwd": str(base),
+            "transcript": str(log),
+        }
+        made = client.call("session.event", event)
+    (base / "file").write_bytes(NEW)
+    mounted.unmount()
+    name: str = made["checkpoint"]["id"]
+    return name
+
+
+def test_what_root_makes_belongs_to_who_has_the_directory(story: Story) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    os.chown(story.talk.directory, 12345, 23456)
+    story.back(WHOLE)
+    for path in story.copies():
+        status = (story.talk.directory / path).stat()
+        assert (status.st_uid, status.st_gid) == (12345, 23456)
     check_both(story, WHOLE)
 
 
