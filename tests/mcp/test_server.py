@@ -85,7 +85,7 @@ def test_restoring_when_it_is_allowed(cowfs: Cowfs, workspace: Path, start: Star
     state = allowed.call("preview", checkpoint=good).splitlines()[1].rpartition(" ")[2]
     (place / "file").write_text("a third time\n")
     refused = allowed.fails("restore", checkpoint=good, paths=["restoring"], expect=state)
-    assert refused.startswith("COWFS_STATE_MOVED: ")
+    assert "COWFS_STATE_MOVED: the workspace is not what it was" in refused
     assert (place / "file").read_text() == "a third time\n"
     assert "conversation" in (allowed.tools["restore"].description or "")
     assert not [
@@ -106,6 +106,7 @@ def test_the_setting_allows_it_for_good(cowfs: Cowfs, workspace: Path, start: St
 
 
 def test_checkpoint_and_log(cowfs: Cowfs, workspace: Path, bot: Agent) -> None:
+    bot.call("checkpoint", if_changed=True)
     top(workspace, "kept")
     said = bot.call("checkpoint", message="by an agent", label="agents-own")
     assert re.fullmatch(
@@ -317,7 +318,7 @@ def test_a_workspace_that_is_not_mounted(cowfs: Cowfs, workspace: Path, start: S
     (other / "readme").write_text("changed\n")
     allowed = start(other, "mcp", "--allow-restore")
     # The server does not keep it busy.
-    cowfs.ok("unmount", "--timeout", "0", other)
+    cowfs.ok("unmount", other)
     note = f"`cowfs mount {other}` goes on.)\n"
     for said in (
         allowed.call("status"),
