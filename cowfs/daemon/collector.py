@@ -20,6 +20,7 @@ from cowfs.service.config import Retention
 from cowfs.service.engine import Engine
 from cowfs.service.housekeeping import Cleaned, clean, make_room
 from cowfs.service.removing import Operation
+from cowfs.service.sessions.registry import Registry
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import WriterEndedError
 
@@ -64,9 +65,11 @@ class Collector:
         store: Path,
         busy: threading.Event,
         stop: threading.Event,
+        registry: Registry | None = None,
     ) -> None:
         self._engine = engine
         self._operation = operation
+        self._registry = registry
         self._store = store
         self._busy = busy
         self._stop = stop
@@ -95,9 +98,22 @@ class Collector:
         with self._running:
             self._asked.clear()
             pace = Pace(self._busy if idle else None, self._stop, _REST_ASKED)
-            done = clean(self._engine, self._operation, rules, pace, progress, thorough=True)
+            done = self._clean(rules, pace, progress, thorough=True)
             self._note("asked", done)
             return done
+
+    def _clean(
+        self, rules: Retention | None, pace: Pace, progress: Progress, *, thorough: bool = False
+    ) -> Cleaned:
+        return clean(
+            self._engine,
+            self._operation,
+            rules,
+            pace,
+            progress,
+            thorough=thorough,
+            registry=self._registry,
+        )
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause()):
@@ -134,7 +150,7 @@ class Collector:
         """Whether there is enough room now."""
         with self._running:
             pace = _Background(None, self._stop, self._asked)
-            done = make_room(self._engine, self._operation, self._has_enough, pace)
+            done = make_room(self._engine, self._operation, self._has_enough, pace, self._registry)
         self._note("quota", done)
         return self._has_enough()
 
@@ -143,7 +159,7 @@ class Collector:
         rules = None if found.problems else found.retention
         with self._running:
             pace = _Background(self._busy, self._stop, self._asked)
-            done = clean(self._engine, self._operation, rules, pace, lambda **_: None)
+            done = self._clean(rules, pace, lambda **_: None)
         self._note("policy", done)
         if not done.collected.complete and self._is_due():
             self._due = time.monotonic() + _FAILED_SECONDS

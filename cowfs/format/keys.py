@@ -22,7 +22,7 @@ KIND_INODE = 1
 KIND_DIRENT = 2
 
 pack_id = _Q.pack
-"""Key of `epoch`, `origin`, `operation`, `orphan`: one 8-byte integer."""
+"""Key of `epoch`, `origin`, `operation`, `orphan`, `transcript`: one 8-byte integer."""
 
 
 def unpack_id(key: bytes) -> int:
@@ -160,5 +160,7 @@ _THINGS: dict[str, tuple[int, Callable[[bytes], str]]] = {
     "origin": (8, _number),
     "operation": (8, _number),
     "orphan": (8, _number),
+    "transcript": (8, _number),
+    "piece": (16, lambda key: f"{unpack_id(key)} at {int.from_bytes(key[8:16], 'big')}"),
 }
 """For each table whose keys are not text: how long a key is at least, and its words."""

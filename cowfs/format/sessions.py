@@ -21,6 +21,8 @@ STATES = (ACTIVE, ENDED)
 
 LONGEST_ID = 200
 """Bytes of a session's id in UTF-8: a key of LMDB has at most 511."""
+LONGEST_NAME = 1000
+"""Bytes of the name of a file of a conversation."""
 
 LINES = "lines"
 """A file that only grows, by whole lines."""
@@ -200,6 +202,29 @@ def is_possible_id(session: str) -> bool:
     return 0 < len(session.encode("utf-8", "replace")) <= LONGEST_ID and session.isprintable()
 
 
+def is_possible_name(name: str) -> bool:
+    """Whether a text can be the name of a file of a conversation: a relative path that stays below
+    where it begins."""
+    if "\0" in name or len(name.encode("utf-8", "replace")) > LONGEST_NAME:
+        return False
+    return name == storable(name) and not {"", ".", ".."} & set(name.split("/"))
+
+
+def is_possible_number(transcript: int) -> bool:
+    """Whether a number can be that of a transcript."""
+    return 0 < transcript < 1 << 64
+
+
+def family(session: str) -> str:
+    """The session that a sub-agent belongs to; of a session that itself."""
+    return session.partition("/")[0]
+
+
+def storable(text: str) -> str:
+    """A text as a record can hold it: lone surrogates, which UTF-8 does not have, become escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def piece_key(transcript: int, offset: int) -> bytes:
     """Key of the table `piece`: the number of the transcript, where the piece begins in it."""
     return _KEY.pack(transcript, offset)
@@ -224,35 +249,60 @@ def pack_piece(digest: bytes, data: bytes) -> bytes:
     return _PIECE.pack(len(data), digest) + zstandard.ZstdCompressor(_LEVEL).compress(data)
 
 
+def piece_head(value: bytes) -> tuple[int, bytes]:
+    """(length, hash) that a piece says it has. Raises DamagedRecordError."""
+    try:
+        length, digest = _PIECE.unpack_from(value)
+    except struct.error as error:
+        raise DamagedRecordError(what="piece", detail=str(error)) from None
+    if not 0 < length <= PIECE_BYTES:
+        raise DamagedRecordError(what="piece", detail=f"it says that it has {length} bytes")
+    return length, digest
+
+
 def unpack_piece(value: bytes) -> tuple[bytes, bytes]:
     """(hash, bytes) of a piece; whoever reads it compares the hash with the chain. Raises
     DamagedRecordError."""
+    length, digest = piece_head(value)
+    return digest, _decompressed(value[_PIECE.size :], "piece", length, length)
+
+
+def _decompressed(frame: bytes, what: str, least: int, most: int) -> bytes:
+    """What a zstd frame holds. A damaged one may claim to have petabytes, for which the
+    decompressor would ask memory first. Raises DamagedRecordError."""
     try:
-        length, digest = _PIECE.unpack_from(value)
-        if length > PIECE_BYTES:
-            raise DamagedRecordError(what="piece", detail=f"it says that it has {length} bytes")
-        data = zstandard.ZstdDecompressor().decompress(value[_PIECE.size :], PIECE_BYTES)
-    except (struct.error, zstandard.ZstdError, MemoryError) as error:
-        raise DamagedRecordError(what="piece", detail=str(error)) from None
-    if len(data) != length:
-        raise DamagedRecordError(what="piece", detail=f"{len(data)} bytes instead of {length}")
-    return digest, data
+        if not least <= (size := zstandard.frame_content_size(frame)) <= most:
+            raise DamagedRecordError(what=what, detail=f"its frame says that it has {size} bytes")
+        return zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError as error:
+        raise DamagedRecordError(what=what, detail=str(error)) from None
 
 
-_MOST_CONTEXT = 16 << 20
+MOST_CONTEXT = 16 << 20
+"""Bytes of a context, before it is compressed."""
 
 
 def pack_context(context: ContextRecord) -> bytes:
-    """The value of the table `context`: a zstd frame with the record as msgpack."""
-    return zstandard.ZstdCompressor(_LEVEL).compress(records.encode(context))
+    """The value of the table `context`: a zstd frame with the record as msgpack. What was around is
+    left out if it is too much."""
+    raw = records.encode(context)
+    if len(raw) > MOST_CONTEXT:
+        missing = (*context.missing[:100], "what was around is too much to be kept")
+        raw = records.encode(
+            msgspec.structs.replace(
+                context,
+                environment=(),
+                hidden=(),
+                processes=(),
+                files=(),
+                ports=(),
+                locks=(),
+                missing=missing,
+            )
+        )
+    return zstandard.ZstdCompressor(_LEVEL).compress(raw)
 
 
 def unpack_context(value: bytes) -> ContextRecord:
     """Raises DamagedRecordError."""
-    try:
-        if zstandard.frame_content_size(value) > _MOST_CONTEXT:
-            raise DamagedRecordError(what="context", detail="it is too large")
-        raw = zstandard.ZstdDecompressor().decompress(value, _MOST_CONTEXT)
-    except (zstandard.ZstdError, MemoryError) as error:
-        raise DamagedRecordError(what="context", detail=str(error)) from None
-    return records.decode(raw, ContextRecord)
+    return records.decode(_decompressed(value, "context", 1, MOST_CONTEXT), ContextRecord)

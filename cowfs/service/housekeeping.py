@@ -18,6 +18,8 @@ from cowfs.service.engine import Engine
 from cowfs.service.removing import Operation, decisions, remove_decided
 from cowfs.service.retention import Decision, oldest_first
 from cowfs.service.selectors import all_checkpoints
+from cowfs.service.sessions.registry import Registry
+from cowfs.service.sessions.retention import drop_unneeded
 from cowfs.store.snapshot import Reader
 
 
@@ -51,9 +53,11 @@ def clean(
     progress: Progress,
     *,
     thorough: bool = False,
+    registry: Registry | None = None,
 ) -> Cleaned:
     """Remove what `rules` do not keep (None: nothing), and collect; what the audit log tells of
-    times before all that is left goes as well. Errors as of `collect`."""
+    times before all that is left goes as well, and what is kept of sessions. registry: of the
+    daemon, if there is one. Errors as of `collect`."""
     done = Cleaned()
     if rules is not None:
         with Reader(engine.volume.store) as reader:
@@ -64,6 +68,7 @@ def clean(
     done.collected = collect(engine, operation, pace, progress, thorough=thorough)
     if rules is not None:
         drop_before_history(engine, lambda: not pace.go_on())
+    drop_unneeded(engine, registry, pace.go_on, old=rules is not None)
     with Reader(engine.volume.store) as reader:
         done.kept = reader.count("checkpoint")
     return done
@@ -85,6 +90,7 @@ def make_room(
     operation: Operation,
     enough: Callable[[], bool],
     pace: Pace,
+    registry: Registry | None = None,
 ) -> Cleaned:
     """Remove the oldest checkpoints, some at a time, until there is room `enough`, or none is left
     that may go. Errors as of `collect`."""
@@ -97,6 +103,7 @@ def make_room(
         if not part:
             break
         found = collect(engine, operation, pace, lambda **_: None)
+        drop_unneeded(engine, registry, pace.go_on, old=False)
         total = done.collected
         done.collected = Collected(
             total.versions + found.versions,

@@ -14,6 +14,9 @@ from cowfs.service.config import Retention
 
 _DAY = 86_400_000_000_000
 RESCUE = "rescue"
+PROMPT = "prompt"
+STEPS = frozenset({"auto", "tool", "agent", "turn"})
+"""Kinds of checkpoints that are made in between, by the daemon and by agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ def decide(
     stacks: ids of those that an undo or a redo would go to; they count as rescue checkpoints. zone:
     in which hours and days begin. Days are counted back from the newest checkpoint, not from now:
     nothing is removed because a workspace was not used, or a clock jumped meanwhile. What seems to
-    be from the future is kept, and the newest always. Without any rule everything is kept.
+    be from the future is kept, and the newest always. Without any rule everything is kept. Prompts
+    are ordinary, and counted among themselves, too: what an agent does on the way does not push
+    them out.
     """
     ordered = sorted(checkpoints, key=lambda record: (record.epoch, record.time))
     reasons = dict[str, str]()
@@ -57,8 +62,10 @@ def decide(
     if not (bucketed or rules.keep_last or rules.keep_days):
         for record in ordinary:
             reasons.setdefault(record.id, "there is no rule")
-    for record in ordinary[len(ordinary) - min(rules.keep_last, len(ordinary)) :]:
-        reasons.setdefault(record.id, f"one of the last {rules.keep_last}")
+    prompts = [record for record in ordinary if record.kind == PROMPT]
+    for found, word in ((ordinary, ""), (prompts, " prompts")):
+        for record in found[max(len(found) - rules.keep_last, 0) :]:
+            reasons.setdefault(record.id, f"one of the last {rules.keep_last}{word}")
     for record in ordinary:
         if record.time > last - rules.keep_days * _DAY:
             reasons.setdefault(record.id, f"of the last {rules.keep_days} days")
@@ -86,9 +93,11 @@ def spared(record: CheckpointRecord, now_ns: int) -> str:
 
 
 def oldest_first(checkpoints: Collection[CheckpointRecord]) -> list[CheckpointRecord]:
-    """Those that may be removed to make room, in this order; never the newest."""
+    """Those that may be removed to make room, in this order; never the newest. Those that were made
+    in between go first."""
     ordered = sorted(checkpoints, key=lambda record: record.epoch)
-    return [record for record in ordered[:-1] if not spared(record, 1 << 63)]
+    found = [record for record in ordered[:-1] if not spared(record, 1 << 63)]
+    return sorted(found, key=lambda record: record.kind not in STEPS)
 
 
 def _why(record: CheckpointRecord, rules: Retention) -> str:

@@ -62,6 +62,7 @@ _BATCH_BYTES = 16 << 20
 _MAP_SIZE = 1 << 40
 _VERSIONED = ("inode", "dirent", "link", "xattr", "extent")
 _HISTORY = ("epoch", "checkpoint", "label", "operation", "branch")
+_SESSIONS = ("session", "transcript", "piece", "context")
 _TOLD_ELSEWHERE = {"link", "change", "label", "hardlink", "meta"}
 """Tables that can be made of others, or of the snapshot before, without a loss."""
 _CHECKSUMS = {table: of_table(table, VERSION) for table in TABLES if table != "block"}
@@ -416,7 +417,7 @@ def _is_settled(table: str, key: bytes, sealed: set[int]) -> bool:
         return keys.epoch_of(key) in sealed
     if table == "change":
         return keys.unpack_id(key) in sealed
-    return table in ("block", "meta") or table in _HISTORY
+    return table in ("block", "meta") or table in _HISTORY or table in _SESSIONS
 
 
 def best_harvest(path: Path, progress: Progress | None = None) -> Harvest:

@@ -1,8 +1,9 @@
 """Removing checkpoints, and pinning them.
 
-A checkpoint that is removed is no state any more: its record and its label go, and so do its places
-on the stacks of undo and redo. Its epoch stays, as a part of the lineages of others; what only it
-showed is taken out later, by service/collecting, which finds the epoch's number in `meta`.
+A checkpoint that is removed is no state any more: its record, its context and its label go, and so
+do its places on the stacks of undo and redo. Its epoch stays, as a part of the lineages of others;
+what only it showed is taken out later, by service/collecting, which finds the epoch's number in
+`meta`.
 
 Threading: owned by the volume's thread.
 """
@@ -38,6 +39,7 @@ def remove(
         gone.add(record.id)
         epoch = msgspec.structs.replace(volume.reader.epoch(record.epoch), checkpoint="")
         extra.delete("checkpoint", record.id.encode())
+        extra.delete("context", record.id.encode())
         if record.label:
             extra.delete("label", record.label.encode())
         extra.put("epoch", keys.pack_id(record.epoch), records.encode(epoch))

@@ -107,3 +107,37 @@ def test_the_order_in_which_room_is_made() -> None:
     found[2] = msgspec.structs.replace(found[2], label="x")
     assert [record.id for record in oldest_first(found)] == ["1", "4"]
     assert oldest_first(found[-1:]) == []
+
+
+def kinds(*found: tuple[float, str]) -> list[CheckpointRecord]:
+    """Checkpoints with ages in days and kinds."""
+    made = history(*(age for age, _ in found))
+    return [
+        msgspec.structs.replace(record, kind=kind)
+        for record, (_, kind) in zip(made, found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["auto", "tool", "agent", "turn"])
+def test_what_an_agent_does_on_the_way_does_not_push_prompts_out(kind: str) -> None:
+    """The newest so many are kept, and the newest so many prompts."""
+    ages = [(9.0 - number / 10, kind) for number in range(20)]
+    found = kinds((12, "prompt"), (11, "prompt"), (10, "prompt"), *ages)
+    assert kept(found, rules(keep_last=2)) == ["2", "3", "22", "23"]
+
+
+@pytest.mark.parametrize("kind", ["auto", "prompt", "tool", "agent", "turn"])
+def test_all_kinds_but_rescues_are_ordinary_in_time(kind: str) -> None:
+    found = kinds((40, kind), (10.0, kind), (9.9, kind), (0.2, kind), (0, "manual"))
+    assert kept(found, rules(keep_days=30)) == ["2", "3", "4", "5"]
+    assert kept(found, rules(keep_daily=3)) == ["1", "3", "5"]
+
+
+def test_room_is_made_of_what_was_made_on_the_way_first() -> None:
+    found = kinds((9, "manual"), (8, "prompt"), (7, "tool"), (6, "auto"), (5, "external"))
+    found = [*found, *kinds((4, "turn"), (3, "agent"), (2, "rescue"), (1, "tool"))]
+    found = [
+        msgspec.structs.replace(record, id=f"{at}", epoch=at) for at, record in enumerate(found, 1)
+    ]
+    wanted = ["3", "4", "6", "7", "1", "2", "5", "8"]
+    assert [record.id for record in oldest_first(found)] == wanted

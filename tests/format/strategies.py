@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from cowfs.format import audit, records
+from cowfs.format import audit, records, sessions
 
 U64 = st.integers(0, (1 << 64) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -141,4 +141,70 @@ PROCESSES = st.builds(
     name=TEXTS,
     command=st.binary(max_size=40),
     parent=U64,
+)
+
+DIGESTS = st.binary(min_size=32, max_size=32)
+PATHS = st.binary(max_size=60)
+SESSIONS = st.builds(
+    sessions.SessionRecord,
+    id=TEXTS,
+    agent=TEXTS,
+    state=TEXTS,
+    started=I64,
+    last=I64,
+    ended=I64,
+    reason=TEXTS,
+    parent=TEXTS,
+    kind=TEXTS,
+    uid=U32,
+    user=TEXTS,
+    pid=U32,
+    born=U64,
+    boot=TEXTS,
+    cwd=PATHS,
+    transcript=PATHS,
+    title=TEXTS,
+    prompt=TEXTS,
+    prompt_id=TEXTS,
+    version=TEXTS,
+    origin=TEXTS,
+    files=st.lists(U64, max_size=4).map(tuple),
+)
+TRANSCRIPTS = st.builds(
+    sessions.TranscriptRecord,
+    session=TEXTS,
+    name=TEXTS,
+    path=PATHS,
+    kind=TEXTS,
+    length=U64,
+    hash=DIGESTS,
+    tail=st.binary(max_size=256),
+)
+CONTEXTS = st.builds(
+    sessions.ContextRecord,
+    session=TEXTS,
+    event=TEXTS,
+    prompt=TEXTS,
+    prompt_id=TEXTS,
+    tool=st.builds(sessions.ToolCall, TEXTS, TEXTS, TEXTS),
+    cwd=PATHS,
+    marks=st.lists(st.builds(sessions.Mark, U64, U64, DIGESTS), max_size=3).map(tuple),
+    complete=st.booleans(),
+    background=U32,
+    environment=st.lists(st.tuples(TEXTS, TEXTS), max_size=3).map(tuple),
+    hidden=st.lists(TEXTS, max_size=3).map(tuple),
+    processes=st.lists(
+        st.builds(sessions.RunningProcess, U32, U32, I64, PATHS, PATHS), max_size=2
+    ).map(tuple),
+    files=st.lists(st.builds(sessions.OpenFile, U32, U32, U64, PATHS, U64, U32), max_size=2).map(
+        tuple
+    ),
+    ports=st.lists(st.builds(sessions.ListeningPort, TEXTS, TEXTS, U32, U32), max_size=2).map(
+        tuple
+    ),
+    locks=st.lists(
+        st.builds(sessions.FileLock, U32, U64, PATHS, TEXTS, TEXTS, I64, I64), max_size=2
+    ).map(tuple),
+    missing=st.lists(TEXTS, max_size=2).map(tuple),
+    leaf=TEXTS,
 )

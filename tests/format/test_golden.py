@@ -6,13 +6,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import blake3
 import pytest
+import zstandard
 
-from cowfs.format import audit, codec, keys, records, version
+from cowfs.format import audit, codec, keys, records, sessions, version
 from cowfs.format.checksum import of_table
 
 INO, PARENT, EPOCH = 12, 1, 3
 T0 = 1764547200000000000
+SESSION = "c0ffee00-1111-4222-8333-444455556666"
+LINE = b'{"type":"user"}\n'
+LINE_HASH = "de5efdf6456331bfa553154699dd1c6b4836cfbdca51891e4df9c72e3025e654"
 
 KEYS = {
     "inode": (
@@ -36,6 +41,7 @@ KEYS = {
         "000000000000000c 0000000000000001 fffffffffffffffc",
     ),
     "base": (keys.base_key(PARENT, b"docs"), "0000000000000001 646f6373"),
+    "piece": (sessions.piece_key(1, 16), "0000000000000001 0000000000000010"),
     "hardlink": (
         keys.hardlink_key(0xFE01, 131074),
         "000000000000fe01 0000000000020002",
@@ -138,11 +144,11 @@ HISTORY: dict[str, tuple[Any, str]] = {
             pinned=True,
             note="release",
         ),
-        "dc0010 ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
+        "dc0011 ac303132333435363738396162 03 a46d61696e a66d616e75616c cd07d0"
         "b66265666f726520746865207265666163746f72696e67 a27631 cd03e8 a3616e61 cd1092"
         "b0636f77667320636865636b706f696e74 a0 93 01 02 00"
         "94 d928 61393461386665356363623139626136316334633038373364333931653938373938326662626433"
-        "a5746f706963 cf187cee5455690000 cd0400 c3 a772656c65617365",
+        "a5746f706963 cf187cee5455690000 cd0400 c3 a772656c65617365 a0",
     ),
     "operation": (
         records.OperationRecord(
@@ -171,8 +177,8 @@ HISTORY: dict[str, tuple[Any, str]] = {
             command=b"rm\0-rf\0build\0",
             parent=2,
         ),
-        "99 cd1092 cf187cee5455690000 cd03e8 a3616e61 a2726d c40d726d002d7266006275696c6400 02"
-        "a0 a0",
+        "9a cd1092 cf187cee5455690000 cd03e8 a3616e61 a2726d c40d726d002d7266006275696c6400 02"
+        "a0 a0 c2",
     ),
     "audit": (
         audit.AuditRecord(
@@ -188,6 +194,73 @@ HISTORY: dict[str, tuple[Any, str]] = {
         "96 03 cf187cee5455690000 03 92 c400 c4056275696c64"
         "92 9b 01 00 0c 08 00 c4076d61696e2e7079 00 c400 02 ce00011170 00"
         "9b 03 cd03e8 0d 08 01 c403612e6f 00 c400 01 00 00 a0",
+    ),
+    "session": (
+        sessions.SessionRecord(
+            id=SESSION,
+            agent="claude",
+            state="active",
+            started=T0,
+            last=T0 + 1000,
+            uid=1000,
+            user="ana",
+            pid=4242,
+            born=123456,
+            boot="b00710",
+            cwd=b"/work/app",
+            transcript=b"/home/ana/s.jsonl",
+            title="Tidy up",
+            prompt="Remove the build directory",
+            prompt_id="p1",
+            version="2.1.300",
+            files=(1, 2),
+        ),
+        "dc0016 d924 63306666656530302d313131312d343232322d383333332d343434343535353536363636"
+        "a6636c61756465 a6616374697665 cf187cee5455690000 cf187cee54556903e8 00 a0 a0 a0"
+        "cd03e8 a3616e61 cd1092 ce0001e240 a6623030373130 c4092f776f726b2f617070"
+        "c4112f686f6d652f616e612f732e6a736f6e6c a754696479207570"
+        "ba52656d6f766520746865206275696c64206469726563746f7279 a27031 a7322e312e333030 a0"
+        "92 01 02",
+    ),
+    "transcript": (
+        sessions.TranscriptRecord(
+            session=SESSION,
+            name="main",
+            path=b"/home/ana/s.jsonl",
+            kind="lines",
+            length=16,
+            hash=bytes.fromhex(LINE_HASH),
+            tail=LINE,
+        ),
+        "97 d924 63306666656530302d313131312d343232322d383333332d343434343535353536363636"
+        "a46d61696e c4112f686f6d652f616e612f732e6a736f6e6c a56c696e6573 10"
+        "c420 de5efdf6456331bfa553154699dd1c6b4836cfbdca51891e4df9c72e3025e654"
+        "c410 7b2274797065223a2275736572227d0a",
+    ),
+    "context": (
+        sessions.ContextRecord(
+            session=SESSION,
+            event="prompt",
+            prompt="Remove the build directory",
+            prompt_id="p1",
+            cwd=b"/work/app",
+            marks=(sessions.Mark(1, 16, bytes.fromhex(LINE_HASH)),),
+            environment=(("LANG", "C"),),
+            hidden=("API_KEY",),
+            processes=(sessions.RunningProcess(4242, 1, T0, b"claude\0", b"/work/app"),),
+            files=(sessions.OpenFile(4242, 5, INO, b"main.py", 70000, 2),),
+            ports=(sessions.ListeningPort("tcp", "127.0.0.1", 8080, 4250),),
+            locks=(sessions.FileLock(4242, INO, b"main.py", "FLOCK", "WRITE", 0, -1),),
+        ),
+        "dc0011 d924 63306666656530302d313131312d343232322d383333332d343434343535353536363636"
+        "a670726f6d7074 ba52656d6f766520746865206275696c64206469726563746f7279 a27031 93 a0 a0 a0"
+        "c4092f776f726b2f617070"
+        "91 93 01 10 c420 de5efdf6456331bfa553154699dd1c6b4836cfbdca51891e4df9c72e3025e654 c3 00"
+        "91 92 a44c414e47 a143 91 a74150495f4b4559"
+        "91 95 cd1092 01 cf187cee5455690000 c407636c6175646500 c4092f776f726b2f617070"
+        "91 96 cd1092 05 0c c4076d61696e2e7079 ce00011170 02"
+        "91 94 a3746370 a93132372e302e302e31 cd1f90 cd109a"
+        "91 97 cd1092 0c c4076d61696e2e7079 a5464c4f434b a55752495445 00 ff 90 a0",
     ),
     "branch": (
         records.BranchRecord(name="main", head=4, undo=("0123456789ab",), redo=(), applied=0),
@@ -220,6 +293,11 @@ STORED = {
     "inode": (keys.inode_key(INO, EPOCH), records.WHITEOUT, "1d603a33"),
 }
 """Values with their checksums."""
+
+LINE_PIECE = (
+    "00000010 de5efdf6456331bfa553154699dd1c6b4836cfbdca51891e4df9c72e3025e654"
+    "28b52ffd 20 10 810000 7b2274797065223a2275736572227d0a"
+)
 
 BLOCKS = {
     "raw": (
@@ -329,6 +407,23 @@ def test_the_format_record_of_version_1() -> None:
     assert (record.version, record.created, record.checksum) == (1, T0, None)
 
 
+def test_a_piece() -> None:
+    """What zstd writes may change with its version; only its meaning is fixed."""
+    digest = bytes.fromhex(LINE_HASH)
+    assert sessions.chained(bytes(32), LINE) == digest == blake3.blake3(bytes(32) + LINE).digest()
+    assert sessions.unpack_piece(plain(LINE_PIECE)) == (digest, LINE)
+    assert sessions.pack_piece(digest, LINE)[:36] == plain(LINE_PIECE)[:36]
+    assert sessions.piece_key(1, 16) == plain("0000000000000001 0000000000000010")
+
+
+def test_a_context_is_a_frame_of_its_array() -> None:
+    record, text = HISTORY["context"]
+    stored = sessions.pack_context(record)
+    assert zstandard.ZstdDecompressor().decompress(stored) == plain(text)
+    assert zstandard.frame_content_size(stored) == len(plain(text))
+    assert sessions.unpack_context(stored) == record
+
+
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_are_read(name: str) -> None:
     data, reference, digest, text = BLOCKS[name]
@@ -349,6 +444,7 @@ def test_the_documentation_shows_these_examples() -> None:
     shown = re.sub(r"\s", "", text)
     examples = [text for _, text in (*KEYS.values(), *INODES.values(), *HISTORY.values())]
     examples += [text for _, _, text in STORED.values()]
+    examples.append(LINE_PIECE)
     examples += [text for block in BLOCKS.values() for text in block[2:]]
     for example in examples:
         assert example.replace(" ", "") in shown, example

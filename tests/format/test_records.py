@@ -10,18 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cowfs.errors import DamagedRecordError
-from cowfs.format import records, version
+from cowfs.format import records, sessions, version
 from cowfs.format.audit import AuditRecord
 from cowfs.types import BLOCK_SIZE
 from tests.format.strategies import (
     AUDITS,
     BASES,
     CHECKPOINTS,
+    CONTEXTS,
+    DIGESTS,
     HISTORY,
     IDS,
     INODES,
     NAMES,
     PROCESSES,
+    SESSIONS,
+    TRANSCRIPTS,
     U8,
 )
 
@@ -57,6 +61,67 @@ def test_a_history_record_comes_back(record: msgspec.Struct) -> None:
 @given(AUDITS | PROCESSES)
 def test_a_record_of_the_audit_log_comes_back(record: msgspec.Struct) -> None:
     assert records.decode(records.encode(record), type(record)) == record
+
+
+@given(SESSIONS | TRANSCRIPTS | CONTEXTS)
+def test_a_record_of_a_session_comes_back(record: msgspec.Struct) -> None:
+    assert records.decode(records.encode(record), type(record)) == record
+
+
+@given(CONTEXTS)
+def test_a_context_comes_back(record: sessions.ContextRecord) -> None:
+    assert sessions.unpack_context(sessions.pack_context(record)) == record
+
+
+def test_of_a_context_that_is_too_large_the_conversation_stays() -> None:
+    environment = tuple((f"V{n:06}", "x" * 100) for n in range(200_000))
+    marks = (sessions.Mark(1, 2, bytes(32)),)
+    whole = sessions.ContextRecord("s", prompt="p", marks=marks, environment=environment)
+    found = sessions.unpack_context(sessions.pack_context(whole))
+    assert (found.session, found.prompt, found.marks) == ("s", "p", marks)
+    assert (found.environment, len(found.missing)) == ((), 1)
+
+
+@given(st.binary(min_size=1, max_size=5000), DIGESTS)
+def test_a_piece_comes_back(data: bytes, before: bytes) -> None:
+    digest = sessions.chained(before, data)
+    assert sessions.unpack_piece(sessions.pack_piece(digest, data)) == (digest, data)
+    assert sessions.piece_head(sessions.pack_piece(digest, data)) == (len(data), digest)
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 9), st.integers(0, 9))
+def test_pieces_are_in_the_order_of_their_bytes(one: int, at: int, two: int, to: int) -> None:
+    assert (sessions.piece_key(one, at) < sessions.piece_key(two, to)) == ((one, at) < (two, to))
+    assert sessions.piece_parts(sessions.piece_key(one, at)) == (one, at)
+
+
+@pytest.mark.parametrize(
+    ("name", "possible"),
+    [
+        ("main", True),
+        ("subagents/agent-1.jsonl", True),
+        (".hidden/..name", True),
+        ("", False),
+        ("/etc/passwd", False),
+        ("../other", False),
+        ("a/../b", False),
+        ("a//b", False),
+        ("a/", False),
+        ("./a", False),
+        ("a\0b", False),
+        ("a\udc80", False),
+        ("a" * 1001, False),
+    ],
+)
+def test_names_of_files_of_a_conversation(name: str, possible: bool) -> None:
+    assert sessions.is_possible_name(name) == possible
+
+
+@given(st.text(max_size=20) | st.text(st.characters(categories=["Cs"]), max_size=3))
+def test_any_text_can_be_made_storable(text: str) -> None:
+    kept = sessions.storable(text)
+    assert kept.encode().decode() == kept
+    assert sessions.storable(kept) == kept
 
 
 @given(AUDITS)

@@ -16,13 +16,21 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cowfs.errors import CowfsError, DamagedRecordError
-from cowfs.format import codec, keys, records
+from cowfs.format import codec, keys, records, sessions
 from cowfs.format.audit import AuditHead, AuditRecord, ProcessRecord
 from cowfs.service.selectors import parse_time, resolve
 from cowfs.service.workspace import describe
 from cowfs.store.pages import DamagedFileError, PageCheck
 from cowfs.store.snapshot import Reader
-from tests.format.strategies import AUDITS, BASES, HISTORY, INODES
+from tests.format.strategies import (
+    AUDITS,
+    BASES,
+    CONTEXTS,
+    HISTORY,
+    INODES,
+    SESSIONS,
+    TRANSCRIPTS,
+)
 from tests.support.volumes import Rig
 
 OFTEN = settings(max_examples=200, deadline=None)
@@ -38,6 +46,9 @@ HISTORY_KINDS = [
     AuditHead,
     AuditRecord,
     ProcessRecord,
+    sessions.ContextRecord,
+    sessions.SessionRecord,
+    sessions.TranscriptRecord,
 ]
 UNPACKERS: list[Callable[[bytes], object]] = [
     records.unpack_inode,
@@ -110,7 +121,10 @@ def test_fixed_records(value: bytes, unpack: Callable[[bytes], object]) -> None:
 
 
 @OFTEN
-@given(either((HISTORY | AUDITS).map(records.encode)), st.sampled_from(HISTORY_KINDS))
+@given(
+    either((HISTORY | AUDITS | SESSIONS | TRANSCRIPTS | CONTEXTS).map(records.encode)),
+    st.sampled_from(HISTORY_KINDS),
+)
 @example(b"\xdd" + GIANT, records.BranchRecord)
 @example(b"\x95\xa4main\x01\xdd" + GIANT, records.BranchRecord)
 @example(b"\x92\xdb" + GIANT, records.CheckpointRecord)
@@ -165,6 +179,42 @@ def test_blocks(value: bytes) -> None:
 @given(BLOCKS, either(BLOCKS.map(lambda data: codec.encode_delta(data, b"reference", bytes(32)))))
 def test_deltas(reference: bytes, value: bytes) -> None:
     decodes_or(DamagedRecordError, codec.decode_block, value, bytes(32), reference)
+
+
+PIECES = st.binary(min_size=1, max_size=300).map(
+    lambda data: sessions.pack_piece(sessions.chained(bytes(32), data), data * 20)
+)
+
+
+def claiming_piece(size: int, frame: bytes) -> bytes:
+    return size.to_bytes(4, "big") + bytes(32) + frame
+
+
+@OFTEN
+@given(either(PIECES))
+@example(claiming_piece(1 << 20, claiming(1 << 60)[5:]))
+@example(claiming_piece(0xFFFFFFFF, claiming(0xFFFFFFFF)[5:]))
+@example(claiming_piece(1 << 20, bomb(1 << 31)[5:]))
+@example(claiming_piece(0, b""))
+def test_pieces(value: bytes) -> None:
+    decodes_or(DamagedRecordError, sessions.unpack_piece, value)
+    decodes_or(DamagedRecordError, sessions.piece_head, value)
+
+
+@OFTEN
+@given(either(CONTEXTS.map(sessions.pack_context)))
+@example(claiming(1 << 60)[5:])
+@example(bomb(1 << 31)[5:])
+@example(zstandard.ZstdCompressor(write_content_size=False).compress(b"\xc0"))
+@example(zstandard.compress(b"\xdc\0\x11" + b"\x91" * 100_000))
+def test_contexts(value: bytes) -> None:
+    decodes_or(DamagedRecordError, sessions.unpack_context, value)
+
+
+@OFTEN
+@given(st.binary(max_size=40))
+def test_keys_of_pieces(key: bytes) -> None:
+    decodes_or(DamagedRecordError, sessions.piece_parts, key)
 
 
 # -- files of a store ---------------------------------------------------------------------------

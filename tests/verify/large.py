@@ -11,7 +11,7 @@ from cowfs.format.audit import MADE
 from cowfs.store.pages import PageCheck
 from cowfs.volume.posix import PosixError
 from tests.support.volumes import START, Facts, Rig
-from tests.verify.sample import Sample, noise, note, processes
+from tests.verify.sample import Sample, Talk, noise, note, processes
 
 PAGE = 4096
 _DIRECTORIES, _FILES, _IMPORTED = 8, 60, 40
@@ -23,8 +23,8 @@ Tree = dict[bytes, Facts | int]
 
 def build_large(directory: Path) -> Sample:
     """Make it in an empty directory: 40 files of the base and 480 others in 8 directories, of which
-    some have two versions, several blocks, attributes, or two names. The last two commits change
-    little, so that both snapshots share nearly all pages."""
+    some have two versions, several blocks, attributes, or two names; and a conversation of 120
+    pieces. The last two commits change little, so that both snapshots share nearly all pages."""
     base = directory / "base"
     (base / "docs").mkdir(parents=True)
     for number in range(_IMPORTED):
@@ -42,12 +42,18 @@ def build_large(directory: Path) -> Sample:
                 rig.link(path, b"d%d/link%d" % (at, number))
     who = processes(rig, b"make")
     note(rig, who, MADE, b"d0/file0")
-    one = rig.checkpoint(label="one")
+    talk = Talk(rig, directory / "agent")
+    for number in range(120):
+        talk.says("main", noise(number, 40).hex().encode() + b"\n")
+        talk.keep()
+    talk.says("sub", b'{"isSidechain":true}\n')
+    talk.sub_agent()
+    one = talk.checkpoint(label="one")
     for at in range(_DIRECTORIES):
         rig.write(b"d%d/file1" % at, b"changed")
         rig.unlink(b"d%d/file2" % at)
         rig.rename(b"d%d/file3" % at, b"d%d/moved" % at)
-    two = rig.checkpoint(label="two")
+    two = talk.checkpoint(label="two")
     for at in range(2):
         rig.write(b"d0/file%d" % (10 + at), b"later %d" % at)
         rig.volume.sync()

@@ -13,13 +13,16 @@ from typing import Any
 
 import lmdb
 
-from cowfs.format import audit, codec, keys, records
+from cowfs.agents.base import Source
+from cowfs.format import audit, codec, keys, records, sessions
 from cowfs.format.checksum import of_table
 from cowfs.format.version import VERSION
+from cowfs.service.checkpoint import checkpoint
+from cowfs.service.sessions.registry import Registry
 from cowfs.service.verify import Report, verify
 from cowfs.service.workspace import reading
 from cowfs.store.env import TABLES, Table, Transaction
-from tests.support.volumes import START, Rig
+from tests.support.volumes import AUTHOR, START, Rig
 
 BLOCK = 65536
 
@@ -40,6 +43,9 @@ class Sample:
         two (2)     src/main changed (a delta), src/util gone, docs/old renamed to src/old
         lost (3)    + three; the rescue checkpoint of the restore to `one`
         now (4)     like one, + fresh, and src/util emptied and written anew
+
+    An agent's session s1 made `one` and `two`, its sub-agent s1/a1 made nothing. Their files are
+    the transcripts 1 (of `one` a piece, of `two` another, and a third one since) and 2 (of `two`).
     """
 
     store: Path
@@ -187,6 +193,87 @@ def note(rig: Rig, process: int, code: int, path: bytes) -> None:
     rig.volume.extra.put("audit", keys.pack_id(number), value)
 
 
+class Talk:
+    """An agent's session, whose conversation grows, and its sub-agent."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        (directory / "subagents").mkdir(parents=True)
+        self._rig = rig
+        self._registry = Registry(rig.engine)
+        self._sources = {
+            "main": Source("main", str(directory / "s1.jsonl"), sessions.LINES),
+            "sub": Source("subagents/a1.jsonl", str(directory / "subagents/a1.jsonl"), "lines"),
+        }
+        self._record = sessions.SessionRecord(
+            "s1",
+            "claude",
+            started=1000,
+            last=2000,
+            uid=1000,
+            user="ana",
+            pid=4242,
+            born=77,
+            boot="b00710",
+            cwd=b"/work",
+            transcript=b"/home/ana/s1.jsonl",
+            title="Tidy up",
+            prompt="Tidy up",
+            prompt_id="p1",
+            version="2.1.0",
+            origin="s0",
+        )
+
+    def says(self, file: str, line: bytes) -> None:
+        with open(self._sources[file].path, "ab") as stream:
+            stream.write(line)
+
+    def sub_agent(self) -> None:
+        self._registry.put(
+            sessions.SessionRecord(
+                "s1/a1",
+                "claude",
+                sessions.ENDED,
+                ended=3000,
+                reason="done",
+                parent="s1",
+                kind="Explore",
+            )
+        )
+
+    def keep(self) -> tuple[sessions.Mark, ...]:
+        """Store what is new."""
+        self._record, captured = self._registry.capture(self._record, self._sources.values())
+        assert not captured.missing
+        return captured.marks
+
+    def checkpoint(self, **options: str) -> records.CheckpointRecord:
+        context = sessions.ContextRecord(
+            session="s1",
+            event="tool-start",
+            prompt="Tidy up",
+            prompt_id="p1",
+            tool=sessions.ToolCall("t1", "Bash", "make clean"),
+            cwd=b"/work",
+            marks=self.keep(),
+            background=1,
+            environment=(("HOME", "/home/ana"), ("LANG", "C")),
+            hidden=("API_KEY",),
+            processes=(sessions.RunningProcess(4242, 1, 1000, b"claude\0", b"/work"),),
+            files=(sessions.OpenFile(4242, 5, 12, b"src/main", 10, 2),),
+            ports=(sessions.ListeningPort("tcp", "127.0.0.1", 8080, 4242),),
+            locks=(sessions.FileLock(4242, 12, b"src/main", "FLOCK", "WRITE", 0, -1),),
+            missing=("the weather",),
+            leaf="u7",
+        )
+        return checkpoint(
+            self._rig.engine,
+            AUTHOR,
+            session="s1",
+            context=sessions.pack_context(context),
+            **options,
+        )
+
+
 def build(directory: Path) -> Sample:
     """Make the sample in an empty directory."""
     base = directory / "base"
@@ -208,17 +295,24 @@ def build(directory: Path) -> Sample:
     rig.link(b"src/main", b"src/alias")
     rig.create(b"src/util", b"util")
     rig.setxattr(b"src/main", b"user.a", b"1")
-    one = rig.checkpoint(label="v1")
+    talk = Talk(rig, directory / "agent")
+    talk.says("main", b'{"type":"user"}\n')
+    one = talk.checkpoint(label="v1")
     rig.write(b"src/main", b"changed", 10)
     rig.unlink(b"src/util")
     rig.rename(b"docs/old", b"src/old")
-    two = rig.checkpoint("two")
+    talk.says("main", b'{"type":"assistant"}\n{"type":"user"}\n')
+    talk.says("sub", b'{"isSidechain":true}\n{"cut off')
+    two = talk.checkpoint(message="two")
     rig.create(b"three", noise(3, 1000))
     lost = rig.restore(one).rescue
     rig.create(b"fresh", noise(4, 1000))
     note(rig, child, audit.MADE, b"fresh")
     note(rig, child, audit.RENAMED, b"src/main")
     rig.save(b"src/util", b"more")
+    talk.says("main", b'{"type":"last"}\n')
+    talk.keep()
+    talk.sub_agent()
     rig.volume.sync()
     inos = {path.decode(): facts.ino for path, facts in rig.tree().items()}
     inos[""] = 1

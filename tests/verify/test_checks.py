@@ -10,9 +10,11 @@ import stat
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
-from cowfs.format import audit, codec, keys, records
+from cowfs.format import audit, codec, keys, records, sessions
+from cowfs.format import copying as copies
 from cowfs.format.records import BranchRecord, CheckpointRecord, EpochRecord, GitState
 from tests.verify.sample import Hands, Sample, noise
 
@@ -575,6 +577,30 @@ def garbage_of_an_epoch_with_a_checkpoint(hands: Hands) -> None:
     hands.put("meta", b"garbage\0" + keys.pack_id(2), b"")
 
 
+def copying(hands: Hands, *fields: Any) -> None:
+    hands.put("meta", copies.copying_key("c1"), records.encode(copies.CopyingRecord(*fields)))
+
+
+@case("copying", "meta", "copying c1")
+def copy_that_does_not_decode(hands: Hands) -> None:
+    hands.put("meta", copies.copying_key("c1"), b"\x91\x01")
+
+
+@case("copying", "meta", "copying c1")
+def copy_in_no_known_state(hands: Hands) -> None:
+    copying(hands, "begun", ((b"/home/.new", b"/home/name"),))
+
+
+@case("copying", "meta", "copying c1")
+def copy_to_another_directory(hands: Hands) -> None:
+    copying(hands, copies.PREPARED, ((b"/home/.new", b"/etc/name"),))
+
+
+@case("copying", "meta", "copying c1")
+def copy_without_a_session(hands: Hands) -> None:
+    copying(hands, copies.COMMITTED, ((b"/home/.new", b"/home/name"),))
+
+
 @case("counter", "meta", "next_id")
 def next_id_that_is_in_use(hands: Hands) -> None:
     hands.put("meta", b"next_id", keys.pack_id(2))
@@ -722,6 +748,196 @@ def audit_record_of_an_epoch_to_come(hands: Hands) -> None:
 @case("audit-process", "audit")
 def audit_record_of_no_process(hands: Hands) -> None:
     told(hands, 0, process=77)
+
+
+# -- sessions --------------------------------------------------------------------------------
+
+
+def session(hands: Hands, name: bytes, **fields: Any) -> None:
+    hands.change_record("session", name, sessions.SessionRecord, **fields)
+
+
+def transcript(hands: Hands, number: int, **fields: Any) -> None:
+    key = keys.pack_id(number)
+    record = records.decode(hands.get("transcript", key), sessions.TranscriptRecord)
+    hands.put("transcript", key, records.encode(msgspec.structs.replace(record, **fields)))
+
+
+def context(hands: Hands, epoch: int, **fields: Any) -> None:
+    key = _checkpoint_of(hands, epoch)
+    record = sessions.unpack_context(hands.get("context", key))
+    changed = msgspec.structs.replace(record, **fields)
+    hands.put("context", key, sessions.pack_context(changed))
+
+
+def marks_of(hands: Hands, epoch: int) -> tuple[sessions.Mark, ...]:
+    value = hands.get("context", _checkpoint_of(hands, epoch))
+    return sessions.unpack_context(value).marks
+
+
+@case("record", "session", "s1/a1")
+def session_that_does_not_decode(hands: Hands) -> None:
+    hands.put("session", b"s1/a1", b"\x91\x01")
+
+
+@case("record", "session", "s2")
+def session_under_another_id(hands: Hands) -> None:
+    hands.put("session", b"s2", hands.get("session", b"s1"))
+
+
+@case("session", "session", "s1")
+def session_in_no_known_state(hands: Hands) -> None:
+    session(hands, b"s1", state="asleep")
+
+
+@case("session", "session", "s1")
+def session_that_ended_and_did_not(hands: Hands) -> None:
+    session(hands, b"s1", ended=5)
+
+
+@case("session", "session", "s1/a1")
+def sub_agent_of_another_session(hands: Hands) -> None:
+    hands.put("session", b"s0", records.encode(sessions.SessionRecord("s0", "claude")))
+    session(hands, b"s1/a1", parent="s0")
+
+
+@case("session-parent", "session", "s7/a1")
+def sub_agent_of_no_session(hands: Hands) -> None:
+    record = sessions.SessionRecord("s7/a1", "claude", parent="s7")
+    hands.put("session", b"s7/a1", records.encode(record))
+
+
+@case("session-file", "session", "s1")
+def session_that_goes_on_with_no_transcript(hands: Hands) -> None:
+    session(hands, b"s1", files=(1, 2, 77))
+
+
+@case("session-file", "session", "s2")
+def session_that_goes_on_with_the_file_of_another(hands: Hands) -> None:
+    hands.put("session", b"s2", records.encode(sessions.SessionRecord("s2", "x", files=(1,))))
+
+
+@case("record", "transcript")
+def transcript_without_a_number(hands: Hands) -> None:
+    hands.put("transcript", b"1", hands.get("transcript", keys.pack_id(1)))
+
+
+@case("record", "transcript", "2")
+def transcript_that_does_not_decode(hands: Hands) -> None:
+    hands.put("transcript", keys.pack_id(2), b"\x90")
+
+
+@case("transcript", "transcript", "2", ("two",))
+def transcript_of_no_known_kind(hands: Hands) -> None:
+    transcript(hands, 2, kind="pages")
+
+
+@case("transcript", "transcript", "2", ("two",))
+def transcript_that_would_be_written_elsewhere(hands: Hands) -> None:
+    transcript(hands, 2, name="../.bashrc")
+
+
+@case("transcript", "transcript", "1", ("one", "two"))
+def transcript_shorter_than_its_pieces(hands: Hands) -> None:
+    transcript(hands, 1, length=16)
+
+
+@case("transcript", "transcript", "1", ("one", "two"))
+def transcript_with_another_end(hands: Hands) -> None:
+    transcript(hands, 1, tail=b"something else")
+
+
+@case("transcript", "transcript", "9")
+def transcript_without_pieces(hands: Hands) -> None:
+    hands.put("transcript", keys.pack_id(9), hands.get("transcript", keys.pack_id(2)))
+
+
+@case("record", "piece", "2 at 0", ("two",))
+def piece_that_does_not_decode(hands: Hands) -> None:
+    key = sessions.piece_key(2, 0)
+    hands.put("piece", key, hands.get("piece", key)[:-3])
+
+
+@case("record", "piece")
+def piece_key_too_short(hands: Hands) -> None:
+    hands.put("piece", b"\xff" * 12, hands.get("piece", sessions.piece_key(2, 0)))
+
+
+@case("piece", "piece", "1 at 53", ())
+def piece_that_is_missing_in_the_middle(hands: Hands) -> None:
+    hands.drop("piece", sessions.piece_key(1, 16))
+
+
+@case("piece", "piece", "1 at 16", ("two",))
+def piece_of_something_else(hands: Hands) -> None:
+    key, old = sessions.piece_key(1, 16), hands.get("piece", sessions.piece_key(1, 16))
+    digest, data = sessions.unpack_piece(old)
+    hands.put("piece", key, sessions.pack_piece(digest, data.upper()))
+
+
+@case("record", "context", "", ("two",))
+def context_that_does_not_decode(hands: Hands) -> None:
+    key = _checkpoint_of(hands, 2)
+    hands.put("context", key, hands.get("context", key)[:-9])
+
+
+@case("record", "context")
+def context_of_what_can_be_no_checkpoint(hands: Hands) -> None:
+    hands.put("context", b"no checkpoint", hands.get("context", _checkpoint_of(hands, 2)))
+
+
+@case("context", "context", "0" * 12)
+def context_of_no_checkpoint(hands: Hands) -> None:
+    hands.put("context", b"0" * 12, hands.get("context", _checkpoint_of(hands, 2)))
+
+
+@case("context", "context", "", ("two",))
+def context_of_another_session_than_its_checkpoint(hands: Hands) -> None:
+    context(hands, 2, session="s1/a1")
+
+
+@case("context", "context", "", ("two",))
+def context_of_an_unknown_event(hands: Hands) -> None:
+    context(hands, 2, event="full moon")
+
+
+@case("context", "context", "", ("two",))
+def context_with_an_impossible_port(hands: Hands) -> None:
+    context(hands, 2, ports=(sessions.ListeningPort("tcp", "::", 1 << 16, 1),))
+
+
+@case("context", "context", "", ("two",))
+def context_with_a_variable_twice(hands: Hands) -> None:
+    context(hands, 2, environment=(("LANG", "C"), ("LANG", "C")))
+
+
+@case("context-mark", "context", "", ("two",))
+def mark_of_no_transcript(hands: Hands) -> None:
+    mark, *others = marks_of(hands, 2)
+    context(hands, 2, marks=(msgspec.structs.replace(mark, transcript=77), *others))
+
+
+@case("context-mark", "context", "", ("two",))
+def mark_within_a_piece(hands: Hands) -> None:
+    mark, *others = marks_of(hands, 2)
+    context(hands, 2, marks=(msgspec.structs.replace(mark, length=20), *others))
+
+
+@case("context-mark", "context", "", ("two",))
+def mark_beyond_the_end(hands: Hands) -> None:
+    mark, *others = marks_of(hands, 2)
+    context(hands, 2, marks=(msgspec.structs.replace(mark, length=5000), *others))
+
+
+@case("context-mark", "context", "", ("one",))
+def mark_with_another_hash(hands: Hands) -> None:
+    (mark,) = marks_of(hands, 1)
+    context(hands, 1, marks=(msgspec.structs.replace(mark, hash=bytes(32)),))
+
+
+@case("checkpoint-session", "checkpoint", "", ("lost",))
+def checkpoint_of_no_session(hands: Hands) -> None:
+    hands.change_record("checkpoint", _checkpoint_of(hands, 3), CheckpointRecord, session="s9")
 
 
 # -- the tests -------------------------------------------------------------------------------

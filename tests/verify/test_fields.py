@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from cowfs.errors import StoreFormatError
-from cowfs.format import keys, records, version
+from cowfs.format import keys, records, sessions, version
 from cowfs.format.audit import AuditRecord, Operation, ProcessRecord
 from cowfs.format.records import (
     BaseRecord,
@@ -29,6 +29,7 @@ from cowfs.format.records import (
     OperationRecord,
     OriginRecord,
 )
+from cowfs.format.sessions import ContextRecord, SessionRecord, TranscriptRecord
 from cowfs.store.env import TABLES
 from cowfs.store.sums import SUMMED
 from tests.verify.sample import Hands, Sample
@@ -71,6 +72,7 @@ FIXED: dict[str, dict[str, tuple[int, int]]] = {
     "hardlink": {"ino": (0, 8)},
     "orphan": {"content": (0, 8), "epoch": (8, 8)},
     "label": {"id": (0, 12)},
+    "piece": {"length": (0, 4), "hash": (4, 32), "payload": (45, 10)},
 }
 """Offset and size of the fields of values that are not msgpack (docs/format.md, "Values")."""
 
@@ -81,6 +83,9 @@ ARRAYS: dict[str, type[msgspec.Struct]] = {
     "branch": BranchRecord,
     "process": ProcessRecord,
     "audit": AuditRecord,
+    "session": SessionRecord,
+    "transcript": TranscriptRecord,
+    "context": ContextRecord,
     "meta": FormatRecord,
 }
 
@@ -121,12 +126,52 @@ UNTOLD = {
     "process.parent": "when it becomes another older one",
     "process.session": "",
     "process.tool": "",
+    "process.outside": "",
     "audit.epoch": "when it stays between those of its neighbours",
     "audit.time": "when it becomes an earlier one",
     "audit.process": "when it becomes another one",
     "audit.directories": "when they become other paths",
     "audit.operations": "when they become other possible ones",
     "audit.detail": "",
+    "session.agent": "",
+    "session.state": "when it becomes the other one",
+    "session.started": "",
+    "session.last": "",
+    "session.ended": "of one that ended, when it becomes another time",
+    "session.reason": "",
+    "session.kind": "",
+    "session.uid": "",
+    "session.user": "",
+    "session.pid": "",
+    "session.born": "",
+    "session.boot": "",
+    "session.cwd": "",
+    "session.transcript": "",
+    "session.title": "",
+    "session.prompt": "",
+    "session.prompt_id": "",
+    "session.version": "",
+    "session.origin": "",
+    "session.files": "when it becomes another one of its own",
+    "transcript.name": "when it becomes another possible one",
+    "transcript.path": "",
+    "transcript.kind": "when it becomes the other one",
+    "context.event": "when it becomes another known one",
+    "context.prompt": "",
+    "context.prompt_id": "",
+    "context.tool": "",
+    "context.cwd": "",
+    "context.marks": "when it becomes that of another piece",
+    "context.complete": "when it becomes the other one",
+    "context.background": "when it becomes another possible number",
+    "context.environment": "when it stays in order",
+    "context.hidden": "",
+    "context.processes": "when they become other possible ones",
+    "context.files": "when they become other possible ones",
+    "context.ports": "when they become other possible ones",
+    "context.locks": "",
+    "context.missing": "",
+    "context.leaf": "",
     "meta.compatible": "bits that nobody knows are kept",
     "meta.uuid": "",
     "meta.created": "",
@@ -153,6 +198,19 @@ FOUND_ELSEWHERE = {"branch.undo", "branch.redo", "branch.applied", "checkpoint.k
     "audit.process",
     "audit.directories",
     "audit.operations",
+    "session.state",
+    "session.ended",
+    "session.files",
+    "transcript.name",
+    "transcript.kind",
+    "context.event",
+    "context.marks",
+    "context.complete",
+    "context.background",
+    "context.environment",
+    "context.processes",
+    "context.files",
+    "context.ports",
 }
 """Those of `UNTOLD` of which the other values are found."""
 
@@ -208,13 +266,32 @@ def target(hands: Hands, table: str) -> bytes:
         "branch": b"main",
         "process": keys.pack_id(3),
         "audit": hands.rows("audit")[1][0],
+        "session": b"s1",
+        "transcript": keys.pack_id(1),
+        "piece": sessions.piece_key(1, 16),
         "meta": b"format",
     }
-    if table == "checkpoint":
-        for key, value in hands.rows(table):
+    if table in ("checkpoint", "context"):
+        for key, value in hands.rows("checkpoint"):
             if records.decode(value, CheckpointRecord).epoch == 2:
                 return key
     return found[table]
+
+
+def unpacked(table: str, value: bytes) -> msgspec.Struct:
+    return (
+        sessions.unpack_context(value)
+        if table == "context"
+        else records.decode(value, ARRAYS[table])
+    )
+
+
+def packed(record: msgspec.Struct) -> bytes:
+    return (
+        sessions.pack_context(record)
+        if isinstance(record, ContextRecord)
+        else records.encode(record)
+    )
 
 
 def prepare(hands: Hands, table: str) -> None:
@@ -226,7 +303,9 @@ def prepare(hands: Hands, table: str) -> None:
 
 def changed(value: Any) -> Iterator[Any]:
     """Other values of the same type, as a flipped bit makes them."""
-    if isinstance(value, int):
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
         yield from (value ^ 1, value ^ 1 << 20)
     elif isinstance(value, str):
         yield ("1" if value[:1] == "0" else "0") + value[1:]  # of an id, one that could be
@@ -238,8 +317,25 @@ def changed(value: Any) -> Iterator[Any]:
     elif value and isinstance(value, tuple) and isinstance(value[0], bytes):
         yield (b"other", *value[1:])
         yield (b"/", *value[1:])
+    elif value and isinstance(value, tuple) and isinstance(value[0], sessions.Mark):
+        yield tuple(msgspec.structs.replace(mark, length=mark.length ^ 1) for mark in value)
+        yield tuple(msgspec.structs.replace(mark, hash=bytes(32)) for mark in value)
+        yield tuple(msgspec.structs.replace(mark, transcript=77) for mark in value)
+    elif value and isinstance(value, tuple) and isinstance(value[0], msgspec.Struct):
+        for name in value[0].__struct_fields__:
+            for other in changed(getattr(value[0], name)):
+                yield (msgspec.structs.replace(value[0], **{name: other}), *value[1:])
+    elif value and isinstance(value, tuple) and isinstance(value[0], tuple):
+        yield (("LANG", "en"), *value[1:])
+        yield value[::-1]
+    elif value and isinstance(value, tuple) and isinstance(value[0], int):
+        yield (77, *value[1:])
+        yield value[::-1]
     elif isinstance(value, tuple):
         yield ("0" * 12, *value[1:])
+    elif isinstance(value, sessions.ToolCall):
+        for name in value.__struct_fields__:
+            yield msgspec.structs.replace(value, **{name: "other"})
     elif isinstance(value, records.GitState):
         yield msgspec.structs.replace(value, index_size=value.index_size ^ 1)
         yield msgspec.structs.replace(value, branch="other")
@@ -297,12 +393,12 @@ def test_another_value_of_each_field(sample: Sample, field: str) -> None:
             if name == "target":
                 values = [old + b"x"]
         else:
-            record = records.decode(old, ARRAYS[table])
+            record = unpacked(table, old)
             for value in changed(getattr(record, name)):
                 replaced = msgspec.structs.replace(record, **{name: value})
                 if isinstance(replaced, FormatRecord) and name != "checksum":
                     replaced = version.sealed(replaced)
-                values.append(records.encode(replaced))
+                values.append(packed(replaced))
     missed = 0
     for value in values:
         with sample.open() as hands:

@@ -59,6 +59,10 @@ SAME = [
     "apply_of_no_epoch",
     "garbage_of_no_epoch",
     "garbage_of_an_epoch_with_a_checkpoint",
+    "copy_that_does_not_decode",
+    "copy_in_no_known_state",
+    "copy_to_another_directory",
+    "copy_without_a_session",
     "next_id_that_is_in_use",
     "next_epoch_that_is_in_use",
     "next_id_that_is_missing",
@@ -69,6 +73,13 @@ SAME = [
     "hardlink_to_a_directory",
     "orphan_with_the_content_of_another_inode",
     "orphan_of_no_epoch",
+    "session_that_ended_and_did_not",
+    "session_that_goes_on_with_no_transcript",
+    "transcript_of_no_known_kind",
+    "transcript_shorter_than_its_pieces",
+    "transcript_with_another_end",
+    "context_of_another_session_than_its_checkpoint",
+    "mark_with_another_hash",
 ]
 """Damage after which a repair brings back the very same store."""
 

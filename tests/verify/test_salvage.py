@@ -145,6 +145,7 @@ Way = Callable[[Sample, int], None]
         ("extent", zero),
         ("block", replace_by_another),
         ("change", flip_lower),
+        ("piece", zero),
     ],
 )
 def test_a_branch_page(large: Sample, sound_large: Sample, table: str, way: Way) -> None:
@@ -238,7 +239,11 @@ def test_both_halves_of_names(large: Sample, sound_trees: dict[str, Tree]) -> No
 
 
 @pytest.mark.parametrize(
-    "table", ["base", "branch", "checkpoint", "epoch", "label", "meta", "operation", "origin"]
+    "table",
+    [
+        *("base", "branch", "checkpoint", "epoch", "label", "meta", "operation", "origin"),
+        *("session", "transcript", "piece", "context"),
+    ],
 )
 def test_the_only_leaf_page_of_a_table(
     large: Sample, sound_trees: dict[str, Tree], table: str

@@ -18,6 +18,7 @@ from cowfs.service.repair.checksums import mark_falsified, mend_bits, tell_of_mi
 from cowfs.service.repair.directories import mark_absent, mend_directories
 from cowfs.service.repair.history import mend_history
 from cowfs.service.repair.names import mend_names
+from cowfs.service.repair.sessions import mend_sessions
 from cowfs.service.repair.strays import set_aside_strays
 from cowfs.service.repair.things import mark_things, mend_things
 from cowfs.service.verify import Bad, Progress, Report, Scan, examine
@@ -133,6 +134,7 @@ def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
     done = mend_things(bench)
     done |= mend_names(bench)
     done |= mend_audit(bench)
+    done |= mend_sessions(bench)
     done |= blocks.restore()
     if not done and not set_aside_strays(bench) and not mend_directories(bench):
         mark_absent(bench)

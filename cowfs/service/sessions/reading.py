@@ -1,4 +1,5 @@
-"""What the store says of sessions, their conversations and the context of checkpoints.
+"""What the store says of sessions, their conversations and the context of checkpoints. A store that
+no program has opened for writing since there are sessions has none.
 
 Threading: pure functions on a reader of the calling thread.
 """
@@ -19,6 +20,9 @@ from cowfs.format.sessions import (
     SessionRecord,
     TranscriptRecord,
     chained,
+    is_possible_id,
+    is_possible_name,
+    is_possible_number,
     piece_parts,
     session_key,
     unpack_context,
@@ -31,14 +35,27 @@ INTERRUPTED = "interrupted"
 
 
 def sessions(reader: Reader) -> Iterator[SessionRecord]:
-    """All of them, each followed by its sub-agents. Raises DamagedRecordError."""
-    for _, value in reader.scan("session"):
-        yield records.decode(value, SessionRecord)
+    """All of them by id, sub-agents after the session that they belong to, but not always at once.
+    Raises DamagedRecordError."""
+    if "session" in reader.store.tables:
+        for _, value in reader.scan("session"):
+            yield records.decode(value, SessionRecord)
+
+
+def subagents(reader: Reader, name: str) -> Iterator[SessionRecord]:
+    """Those of a session. Raises DamagedRecordError."""
+    if "session" in reader.store.tables:
+        for _, value in reader.scan("session", session_key(name + "/")):
+            yield records.decode(value, SessionRecord)
+
+
+def _get(reader: Reader, table: str, key: bytes) -> bytes | None:
+    return reader.get(table, key) if table in reader.store.tables else None
 
 
 def session(reader: Reader, name: str) -> SessionRecord | None:
     """One, by its id. Raises DamagedRecordError."""
-    value = reader.get("session", session_key(name))
+    value = _get(reader, "session", session_key(name)) if is_possible_id(name) else None
     return records.decode(value, SessionRecord) if value is not None else None
 
 
@@ -53,13 +70,15 @@ def state(record: SessionRecord, above: SessionRecord | None = None) -> str:
 def context(reader: Reader, checkpoint: str) -> ContextRecord | None:
     """What a checkpoint keeps besides the files; None when it keeps nothing. Raises
     DamagedRecordError."""
-    value = reader.get("context", checkpoint.encode())
+    value = _get(reader, "context", checkpoint.encode())
     return unpack_context(value) if value is not None else None
 
 
 def transcript(reader: Reader, number: int) -> TranscriptRecord | None:
     """What is stored of a file of a conversation. Raises DamagedRecordError."""
-    value = reader.get("transcript", keys.pack_id(number))
+    if not is_possible_number(number):
+        return None
+    value = _get(reader, "transcript", keys.pack_id(number))
     return records.decode(value, TranscriptRecord) if value is not None else None
 
 
@@ -67,7 +86,8 @@ def stored(reader: Reader, mark: Mark) -> bytes:
     """The bytes of a file as they were at a checkpoint, compared with their hash. Raises
     DamagedRecordError."""
     parts, offset, digest = [], 0, NOTHING
-    for key, value in reader.scan("piece", keys.pack_id(mark.transcript)):
+    pieces = "piece" in reader.store.tables
+    for key, value in reader.scan("piece", keys.pack_id(mark.transcript)) if pieces else ():
         if offset >= mark.length:
             break
         number, at = piece_parts(key)
@@ -91,6 +111,9 @@ def conversation(reader: Reader, found: ContextRecord) -> dict[str, bytes]:
         record = transcript(reader, mark.transcript)
         if record is None:
             detail = f"there is no transcript {mark.transcript}"
+            raise DamagedRecordError(what="transcript", detail=detail)
+        if not is_possible_name(record.name):
+            detail = f"a file cannot be named {record.name!r}"
             raise DamagedRecordError(what="transcript", detail=detail)
         files[record.name] = stored(reader, mark)
     return files

@@ -1,22 +1,24 @@
 """The sessions that a daemon knows, and the files of their conversations.
 
 Threading: for the threads that an `Engine` is for; `lock` is held while a session is looked up and
-changed. Where the lock of the operations is taken, too, it is taken first.
+changed, never by the thread that owns the volume. Where the lock of the operations is taken, too,
+it is taken first.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
+from cowfs.agents.base import Source
 from cowfs.errors import DamagedRecordError
 from cowfs.format import records
 from cowfs.format.sessions import ENDED, SessionRecord, session_key
 from cowfs.service.engine import Engine
 from cowfs.service.sessions import reading
-from cowfs.service.sessions.transcripts import Transcripts
+from cowfs.service.sessions.transcripts import Captured, Transcripts
 from cowfs.store.snapshot import Reader
 
 
@@ -49,12 +51,25 @@ class Registry:
     def put(self, record: SessionRecord) -> SessionRecord:
         """Store a session, new or changed."""
         with self.lock:
-            self._known[record.id] = record
-            if record.state == ENDED:
-                self.transcripts.forget(record.id)
             key, value = session_key(record.id), records.encode(record)
             self._engine.call(lambda: self._engine.volume.extra.put("session", key, value))
+            self._keep(record)
             return record
+
+    def capture(
+        self, record: SessionRecord, sources: Iterable[Source]
+    ) -> tuple[SessionRecord, Captured]:
+        """Store a session, and what is new of the files of its conversation; what comes back has
+        their numbers."""
+        with self.lock:
+            record, captured = self.transcripts.capture(record, sources)
+            self._keep(record)
+            return record, captured
+
+    def _keep(self, record: SessionRecord) -> None:
+        self._known[record.id] = record
+        if record.state == ENDED:
+            self.transcripts.forget(record.id)
 
     def change(self, session: str, change: Callable[[SessionRecord], SessionRecord]) -> None:
         """Change one if it is there."""
@@ -62,6 +77,22 @@ class Registry:
             found = self.get(session)
             if found is not None:
                 self.put(change(found))
+
+    def drop(self, unwanted: Iterable[SessionRecord]) -> list[SessionRecord]:
+        """Remove sessions, those that are still what they were; which, with the next group. Whoever
+        holds the lock until that is committed makes sure that none comes back as it was."""
+        with self.lock:
+            gone = [r for r in unwanted if self._known.get(r.id, r) == r]
+
+            def delete() -> None:
+                for record in gone:
+                    self._engine.volume.extra.delete("session", session_key(record.id))
+
+            self._engine.call(delete)
+            for record in gone:
+                self._known.pop(record.id, None)
+                self.transcripts.forget(record.id)
+            return gone
 
 
 def changed(record: SessionRecord, **fields: object) -> SessionRecord:

@@ -16,12 +16,14 @@ from cowfs.errors import DamagedRecordError
 from cowfs.service.verify.audits import check_audit
 from cowfs.service.verify.blocks import Bad, Blocks
 from cowfs.service.verify.checksums import report_checksums, report_sums
+from cowfs.service.verify.copies import check_copies
 from cowfs.service.verify.epochs import check_counters, check_history
 from cowfs.service.verify.mounted import Comparison, Refresh
 from cowfs.service.verify.others import check_base, check_changes, check_orphans
 from cowfs.service.verify.pages import check_pages, report_pages
 from cowfs.service.verify.report import Problem, Progress, Report
 from cowfs.service.verify.scan import LOST, Scan
+from cowfs.service.verify.sessions import check_sessions
 from cowfs.service.verify.tree import check_tree
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.snapshot import Reader
@@ -125,6 +127,12 @@ def _passes(scan: Scan, blocks: Blocks) -> list[_Pass]:
             lambda: check_base(scan),
         ),
         step("orphans", history | names | {"orphan"}, lambda: check_orphans(scan)),
+        step(
+            "sessions",
+            history | {"session", "transcript", "piece", "context"},
+            lambda: check_sessions(scan),
+        ),
+        step("copies", {"meta", "session"}, lambda: check_copies(scan)),
         step("audit", history | {"process", "audit"}, lambda: check_audit(scan)),
         step("derived", history | names, scan.report_derived),
         step("counters", history | names | {"meta"}, lambda: check_counters(scan)),

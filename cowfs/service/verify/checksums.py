@@ -10,9 +10,11 @@ from cowfs.format import keys, records
 from cowfs.service.verify.history import State
 from cowfs.service.verify.report import HEAD, NOTE
 from cowfs.service.verify.scan import Scan
+from cowfs.service.verify.sessions import hit
 from cowfs.store import sums
 
 _VERSIONED = {"inode", "dirent", "link", "xattr", "extent"}
+_SESSIONS = {"session", "transcript", "piece", "context"}
 _DETAIL = "its checksum is wrong: the value, the key or the checksum was changed"
 
 
@@ -64,6 +66,8 @@ def _checkpoints(scan: Scan, table: str, key: bytes) -> list[str]:
     """The checkpoints that are hit, for records that have no states."""
     if table == "checkpoint":
         return [keys.thing(table, key)]
+    if table in _SESSIONS and scan.reader.store.tables.keys() >= _SESSIONS:
+        return hit(scan, table, key)
     if table in ("label", "epoch"):
         found = []
         for name, value in scan.reader.scan("checkpoint"):

@@ -1,0 +1,1 @@
+"""Sessions of agents: what is kept of them, and how they go on."""
