@@ -113,12 +113,15 @@ def _read(agent: str, path: str, target: str) -> bytes | None:
 def _whole(
     agent: str, settings: Settings, module: ModuleType, before: bytes | None, *, remove: bool
 ) -> tuple[bytes | None, tuple[int, int, int]]:
-    """(after, (`ours`, `hooks`, `wanted` of `Plan`)) of a file that is cowfs' alone."""
+    """(after, (`ours`, `hooks`, `wanted` of `Plan`)) of a file that is cowfs' alone. One of another
+    version begins with the same line."""
     wanted = (settings.text or "").encode()
     if before is None:
         return (None if remove else wanted), (0, 0, 1)
-    ours = bool(module.is_ours(before.decode("utf-8", "replace")))
-    if not ours:
+    first = wanted.partition(b"\n")[0]
+    if before.partition(b"\n")[0] != first and not module.is_ours(
+        before.decode("utf-8", "replace")
+    ):
         if remove:
             return before, (0, 0, 1)
         raise AgentSettingsError(agent=agent, path=settings.path, detail="it is not cowfs' own")

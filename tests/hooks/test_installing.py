@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cowfs import agents
 from cowfs.agents.claude.settings import EVENTS, group
 from cowfs.agents.settings import PROJECT, USER, Where
 from cowfs.errors import AgentSettingsError, UsageError
@@ -264,6 +265,31 @@ def test_our_status_line_is_taken_out_again(home: Home) -> None:
     home.command = ("/elsewhere/cowfs",)
     home.uninstall()
     assert home.value == {}
+
+
+@pytest.mark.parametrize("scope", [USER, PROJECT])
+@pytest.mark.parametrize("agent", [n for n in agents.NAMES if agents.settings_of(n) is not None])
+def test_every_agent(home: Home, agent: str, scope: str) -> None:
+    """Installed, again, for another program, and taken out: nothing is left."""
+
+    def change(*, remove: bool = False) -> list[bool]:
+        planned = plan(agent, home.where(scope), remove=remove)
+        for item in planned:
+            assert Path(item.target).is_relative_to(home.top)
+            if item.changes:
+                carry_out(item, remove=remove)
+        return [item.changes for item in planned]
+
+    (home.top / "project").mkdir()
+    before = {path for path in home.top.rglob("*") if "data" not in path.parts}
+    assert all(change())
+    assert not any(change())
+    assert all(item.hooks == item.ours == item.wanted for item in plan(agent, home.where(scope)))
+    home.command = ("/some/where else/cowfs",)
+    assert all(change())
+    assert not any(change())
+    assert all(change(remove=True))
+    assert {path for path in home.top.rglob("*") if "data" not in path.parts} == before
 
 
 def test_an_agent_without_settings() -> None:
