@@ -35,6 +35,9 @@ COMMANDS = {
     "restore": ("cmd_restore", "Go back to a checkpoint, wholly or for some paths."),
     "undo": ("cmd_restore", "Take the last restore back."),
     "redo": ("cmd_restore", "Take the last undo back."),
+    "sessions": ("cmd_sessions", "List the sessions of agents, and what was interrupted."),
+    "session": ("cmd_sessions", "Begin or end a session of an agent without hooks; show one."),
+    "resume": ("cmd_resume", "Go on with a session that was interrupted."),
     "export": ("cmd_export", "Write a whole state out as a directory or a tar archive."),
     "git": ("cmd_git", "Write checkpoints into a git repository, as commits and as notes."),
     "apply": ("cmd_apply", "Write the present state into the directory that was mounted."),
@@ -48,13 +51,13 @@ COMMANDS = {
     "verify": ("cmd_verify", "Check every record and every block of the store."),
     "doctor": ("cmd_doctor", "Look for what is wrong with this machine, the mounts, the stores."),
     "config": ("cmd_config", "Show or change the settings: automatic checkpoints and others."),
-    "service": ("cmd_service", "Let systemd mount a workspace at login, and keep it mounted."),
-    "completion": ("cmd_completion", "Print the completion script for a shell."),
-}
     "mcp": ("cmd_mcp", "Serve checkpoints to an agent, by the Model Context Protocol."),
     "hooks": ("cmd_hooks", "Let an agent tell cowfs what it does: checkpoints at its prompts."),
     "hook": ("cmd_hook", "What an agent runs at each step; `cowfs hooks` installs it."),
     "statusline": ("cmd_statusline", "Print a line about the workspace, for an agent or a prompt."),
+    "service": ("cmd_service", "Let systemd mount a workspace at login, and keep it mounted."),
+    "completion": ("cmd_completion", "Print the completion script for a shell."),
+}
 """Command to (module, one line about it), in the order of the help."""
 
 

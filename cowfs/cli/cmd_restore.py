@@ -287,7 +287,7 @@ def _preview(
         changes = found.changes if what != CONVERSATION else []
         told: dict[str, Any] | None = None
         if what != CODE:
-            continuation, _ = planned(workspace.reader, found.checkpoint)
+            _, _, continuation = planned(workspace.reader, found.checkpoint)
             told = {
                 "origin": continuation.origin,
                 "agent": continuation.agent,

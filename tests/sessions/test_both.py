@@ -76,6 +76,7 @@ class Story:
             return [r.id for r in reading.sessions(reader) if r.id != SESSION]
 
     def on_its_way(self) -> bool:
+        self.rig.volume.sync()
         with Reader(self.rig.volume.store) as reader:
             return next(reader.scan("meta", COPYING), None) is not None
 

@@ -80,13 +80,20 @@ class Copying(Companion):
     """A copy that is being made. Its files are there, under other names; they get their own when
     the transaction group of `add` is committed, and `finish` is called."""
 
-    def __init__(self, engine: Engine, author: Author, told: Continuation, copy: Copy) -> None:
-        """Raises NotCopyableConversationError, StoreFullError."""
+    def __init__(
+        self,
+        engine: Engine,
+        author: Author,
+        session: SessionRecord,
+        copy: Copy,
+        told: Continuation,
+    ) -> None:
+        """session: of the original. Raises NotCopyableConversationError, StoreFullError."""
         self.told = told
         self.committed = False
         self._engine = engine
         self._added = False
-        self._record = _record(author, told)
+        self._record = _record(author, session, told)
         self._placement = Placement(engine, copy.session, copy.files)
         self._placement.write()
 
@@ -112,8 +119,11 @@ class Copying(Companion):
             self._placement.discard()
 
 
-def planned(reader: Reader, point: records.CheckpointRecord) -> tuple[Continuation, Copy]:
-    """The copy of a conversation as it was at a checkpoint, of which nothing is done yet.
+def planned(
+    reader: Reader, point: records.CheckpointRecord
+) -> tuple[SessionRecord, Copy, Continuation]:
+    """The session of a checkpoint, and the copy of its conversation as it was then, of which
+    nothing is done yet.
 
     Raises NoConversationError, NotCopyableConversationError, DamagedRecordError.
     """
@@ -126,15 +136,15 @@ def planned(reader: Reader, point: records.CheckpointRecord) -> tuple[Continuati
         raise NotCopyableConversationError(detail="nothing had been said before that checkpoint")
     copy = _copy(session, files, reading.transcript_path(reader, found), found.leaf)
     prompt = found.prompt if found.event == PROMPT else ""
-    return _told(session, copy, prompt, complete=found.complete), copy
+    return session, copy, _told(session, copy, prompt, complete=found.complete)
 
 
 def copy_of(engine: Engine, author: Author, point: records.CheckpointRecord) -> Copying:
     """Begin to copy the conversation as it was at a checkpoint. Raises what `planned` raises, and
     StoreFullError."""
     with Reader(engine.volume.store) as reader:
-        told, copy = planned(reader, point)
-    return Copying(engine, author, told, copy)
+        session, copy, told = planned(reader, point)
+    return Copying(engine, author, session, copy, told)
 
 
 def copy_of_session(
@@ -148,7 +158,7 @@ def copy_of_session(
     if not any(files.values()):
         raise nothing_stored(session)
     copy = _copy(session, files, transcript, "")
-    return Copying(engine, author, _told(session, copy, "", complete=True), copy)
+    return Copying(engine, author, session, copy, _told(session, copy, "", complete=True))
 
 
 def make(engine: Engine, copying: Copying) -> Continuation:
@@ -238,7 +248,7 @@ def _told(session: SessionRecord, copy: Copy, prompt: str, *, complete: bool) ->
     )
 
 
-def _record(author: Author, told: Continuation) -> SessionRecord:
+def _record(author: Author, session: SessionRecord, told: Continuation) -> SessionRecord:
     """The session that the copy will be when somebody goes on with it."""
     moment = time.time_ns()
     files = told.files if not told.before else ()  # else they are for a program that imports them
@@ -255,5 +265,7 @@ def _record(author: Author, told: Continuation) -> SessionRecord:
         user=author.user,
         cwd=os.fsencode(told.cwd),
         transcript=os.fsencode(next(named, "")),
+        title=session.title,
+        version=session.version,
         origin=told.origin,
     )

@@ -35,7 +35,7 @@ from cowfs.format.copying import (
     copying_session,
     fault,
 )
-from cowfs.service.engine import Engine, LocalEngine, commit
+from cowfs.service.engine import Engine, commit
 from cowfs.service.workspace import describe
 from cowfs.store.snapshot import Reader
 from cowfs.store.steps import reached
@@ -137,8 +137,8 @@ class Placement:
 
 
 def finish_all(volume: Volume) -> None:
-    """Finish what a crash has interrupted, for who has just opened a volume. Raises
-    StoreFullError."""
+    """Finish what a crash has interrupted, for who has just opened a volume. That a record goes is
+    part of the next transaction group."""
     with Reader(volume.store) as reader:
         found = list(reader.scan("meta", COPYING, damaged=lambda key, error: None))
     for key, value in found:
@@ -154,8 +154,6 @@ def finish_all(volume: Volume) -> None:
         elif not _give_names(record, functools.partial(volume.problem, PROBLEM)):
             continue
         volume.extra.delete("meta", key)
-    if found:
-        commit(LocalEngine(volume))
 
 
 def _missing_directories(files: Iterable[bytes]) -> tuple[bytes, ...]:
