@@ -11,12 +11,11 @@ from datetime import UTC, datetime, tzinfo
 
 from cowfs.format.records import CheckpointRecord
 from cowfs.service.config import Retention
+from cowfs.service.selectors import UNASKED
 
 _DAY = 86_400_000_000_000
 RESCUE = "rescue"
 PROMPT = "prompt"
-STEPS = frozenset({"auto", "tool", "agent", "turn"})
-"""Kinds of checkpoints that are made in between, by the daemon and by agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +92,11 @@ def spared(record: CheckpointRecord, now_ns: int) -> str:
 
 
 def oldest_first(checkpoints: Collection[CheckpointRecord]) -> list[CheckpointRecord]:
-    """Those that may be removed to make room, in this order; never the newest. Those that were made
-    in between go first."""
+    """Those that may be removed to make room, in this order; never the newest. Those that nobody
+    asked for go first."""
     ordered = sorted(checkpoints, key=lambda record: record.epoch)
     found = [record for record in ordered[:-1] if not spared(record, 1 << 63)]
-    return sorted(found, key=lambda record: record.kind not in STEPS)
+    return sorted(found, key=lambda record: record.kind not in UNASKED)
 
 
 def _why(record: CheckpointRecord, rules: Retention) -> str:

@@ -3,8 +3,8 @@
     python -m tests.hostile.stores --count 10000
 
 Each store is looked at by processes of their own, since LMDB trusts its file: one verifies it, one
-uses it as a daemon does, one searches its history. A process must end with a result or an error of
-ours: not by a signal, not with another exception, not never.
+uses it as a daemon does, one searches its history, one goes on with an agent's session. A process
+must end with a result or an error of ours: not by a signal, not with another exception, not never.
 """
 
 from __future__ import annotations
@@ -22,12 +22,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from cowfs.agents.base import Source
 from cowfs.errors import CowfsError, UnknownPathError
 from cowfs.format.records import CheckpointRecord
+from cowfs.format.sessions import SessionRecord
 from cowfs.service.finding.names import Finder, Pattern
 from cowfs.service.finding.pathlog import log_paths
 from cowfs.service.finding.selection import Selection
 from cowfs.service.selectors import all_checkpoints
+from cowfs.service.sessions import reading as reading_sessions
+from cowfs.service.sessions.registry import Registry
+from cowfs.service.sessions.retention import drop_unneeded
 from cowfs.service.timeline import Timeline
 from cowfs.service.workspace import reading
 from cowfs.store.env import LmdbError
@@ -104,6 +109,32 @@ def use(sample: Sample) -> None:
     rig.finish(check=False)
 
 
+def converse(sample: Sample) -> None:
+    """As a daemon with an agent: read what sessions and checkpoints have, go on with a session,
+    drop what nothing needs."""
+    must_be_safe(sample.store, 0)
+    rig = Rig(sample.store, sample.base)
+    registry = Registry(rig.engine)
+    with Reader(rig.volume.store) as reader:
+        known = [registry.get(name) for name in ("s1", "s1/a1", "s9")]
+        for key in list(reader.keys("context")):
+            with contextlib.suppress(CowfsError):
+                context = reading_sessions.context(reader, key.decode("ascii", "replace"))
+                assert context is not None
+                reading_sessions.transcript_path(reader, context)
+                reading_sessions.conversation(reader, context)
+        with contextlib.suppress(CowfsError):
+            [reading_sessions.state(record) for record in reading_sessions.sessions(reader)]
+    place = sample.store.parent / "said"
+    place.write_bytes(b'{"type":"user"}\n' * 3)
+    for record in known:
+        source = Source("main", str(place), "lines")
+        registry.capture(record or SessionRecord("s9", "claude"), [source])
+        rig.checkpoint()
+    drop_unneeded(rig.engine, registry, lambda: True)
+    rig.finish(check=False)
+
+
 def verify(sample: Sample) -> None:
     """As `cowfs verify`."""
     sample.verify()
@@ -155,7 +186,7 @@ def run(top: Path, seeds: range) -> tuple[Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     wrong = []
     for seed in seeds:
-        for fn in (verify, use, search):
+        for fn in (verify, use, search, converse):
             place = top / "damaged"
             damaged = sample.copy(place)
             how = damage(place / "data.mdb", random.Random(seed))

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from cowfs.format import keys, records
+from cowfs.format import keys, records, sessions
 from cowfs.service.apply import apply
 from cowfs.service.export import export_tree
 from cowfs.service.sealing import Pace, seal
@@ -35,7 +36,7 @@ def test_bytes_changed_at_random(fast_path: Path) -> None:
     (fast_path / "sound").mkdir()
     counts, wrong = stores.run(fast_path, range(COUNT))
     assert wrong == []
-    ways = ("verify", "use", "search")
+    ways = ("verify", "use", "search", "converse")
     assert set(counts) == {f"{way}: {end}" for way in ways for end in ("done", "refused")}
 
 
@@ -84,7 +85,36 @@ def _endless_base_file(hands: Hands) -> None:
     hands.change_inode("docs/readme", 0, size=1 << 62, base_size=1 << 62)
 
 
+def _session(hands: Hands, **fields: object) -> None:
+    hands.change_record("session", b"s1", sessions.SessionRecord, **fields)
+
+
+def _context(hands: Hands, *marks: sessions.Mark) -> None:
+    for key, value in hands.rows("context"):
+        record = msgspec.structs.replace(sessions.unpack_context(value), marks=marks)
+        hands.put("context", key, sessions.pack_context(record))
+
+
+def _endless_transcript(hands: Hands) -> None:
+    key = keys.pack_id(1)
+    record = records.decode(hands.get("transcript", key), sessions.TranscriptRecord)
+    longer = msgspec.structs.replace(record, length=(1 << 64) - 1)
+    hands.put("transcript", key, records.encode(longer))
+    _context(hands, sessions.Mark(1, (1 << 64) - 1, bytes(32)), sessions.Mark(0, -5, b""))
+
+
+def _session_of_itself(hands: Hands) -> None:
+    _session(hands, parent="s1/a1", files=(1, 1, 0, 2, (1 << 64) - 1))
+
+
+def _process_that_cannot_be(hands: Hands) -> None:
+    _session(hands, pid=-(1 << 60), born=-1, transcript=b"/dev/zero\0", boot="\n")
+
+
 MADE_UP = [
+    _endless_transcript,
+    _session_of_itself,
+    _process_that_cannot_be,
     _directory_in_itself,
     _origins_of_each_other,
     _link_to_below,
@@ -140,6 +170,7 @@ def test_reading_ends(sample: Sample, make: Callable[[Hands], None]) -> None:
             stores.verify,
             stores.use,
             stores.search,
+            stores.converse,
             export,
             archive,
             select,
