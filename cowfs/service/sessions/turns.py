@@ -50,15 +50,18 @@ def _part(path: str, start: int | None, most: int) -> bytes:
 
 def wait_for_answer(agent: str, transcript: str, last_answer: str) -> bool:
     """Wait, at most a second, until a conversation has the answer that its agent ended a turn with:
-    it is written a little after the hook was started. Returns whether it has it."""
+    it is written a little after the hook was started. One that has nothing at all is not waited
+    for: the agent was told to keep none. Returns whether it has it."""
     if not last_answer or not transcript:
         return True
     adapter, end = agents.get(agent), time.monotonic() + _LONGEST_WAIT
-    while not adapter.complete({MAIN: _part(transcript, None, _END_BYTES)}, last_answer):
+    while data := _part(transcript, None, _END_BYTES):
+        if adapter.complete({MAIN: data}, last_answer):
+            return True
         if time.monotonic() >= end:
-            return False
+            break
         time.sleep(_PAUSE_SECONDS)
-    return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
