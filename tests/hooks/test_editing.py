@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cowfs.hooks.editing import Document
@@ -133,6 +133,9 @@ values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=6,
 )
 documents = st.dictionaries(names, values, max_size=4)
+places = st.integers(0, 3)
+gone = object()
+GONE = st.just(gone)
 styles = st.sampled_from([None, 0, 1, 2, 4, "\t"])
 
 
@@ -154,22 +157,21 @@ def test_put_in_and_taken_out(value: dict[str, Any], indent: Any, new: Any) -> N
         assert json.loads(document.text) == document.value == value
 
 
-@settings(suppress_health_check=[HealthCheck.large_base_example])
-@given(st.lists(values, max_size=4), styles, st.data())
-def test_elements_of_lists(before: list[Any], indent: Any, data: st.DataObject) -> None:
-    new = data.draw(values)
+@given(st.lists(values, max_size=3), styles, values, st.lists(st.tuples(places, values | GONE)))
+def test_elements_of_lists(
+    before: list[Any], indent: Any, new: Any, steps: list[tuple[int, Any]]
+) -> None:
     document = Document(json.dumps({"list": before}, indent=indent))
     document.append(("list",), new)
     left = [*before, new]
     assert json.loads(document.text)["list"] == left
-    while left:
-        number = data.draw(st.integers(0, len(left) - 1))
-        if data.draw(st.booleans()):
+    for number, value in steps:
+        if number >= len(left):
+            continue
+        if value is gone:
             document.remove(("list",), number)
             del left[number]
         else:
-            left[number] = data.draw(values)
-            document.replace(("list",), number, left[number])
-            if data.draw(st.booleans()):
-                break
+            document.replace(("list",), number, value)
+            left[number] = value
         assert json.loads(document.text)["list"] == left
