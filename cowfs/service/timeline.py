@@ -26,7 +26,8 @@ class Row:
     kind: as of `CheckpointRecord`, "head" for the head. target: of a rescue checkpoint, the one
     whose restore it preceded. counts: what changed since `parent`, in inodes.
     git: the commit and branch that git was on. current: the head descends directly from it.
-    on_line: the head descends from it at all. pinned, note: as of `CheckpointRecord`.
+    on_line: the head descends from it at all. pinned, note, session: as of
+    `CheckpointRecord`.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Row:
     on_line: bool
     pinned: bool = False
     note: str = ""
+    session: str = ""
 
     def with_parent(self, parent: str | None) -> Row:
         """The same row in a list that does not have its parent."""
@@ -127,6 +129,7 @@ class Timeline:
             target=record.target,
             pinned=record.pinned,
             note=record.note,
+            session=record.session,
             counts=record.counts,
             git=record.git,
             current=record.epoch == self._origin,
