@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cowfs.api import answers, mounting, opening, unmounting
+from cowfs.api import answers, mounting, offline, opening, unmounting
 from cowfs.api.access import Access, Named, Paths, absolute, ours, turns
 from cowfs.api.results import (
     Activity,
@@ -181,16 +181,9 @@ class Workspace(Access):
                 if daemon is not None:
                     answer = daemon.call("checkpoint", params)
                     return answers.checkpoint(answer["checkpoint"], made=answer["made"])
-            from cowfs.format import records
-            from cowfs.service.automatic import unchanged
-            from cowfs.service.checkpoint import checkpoint
-
             with self._writing() as engine:
-                last = unchanged(engine) if if_changed else None
-                record = last or checkpoint(
-                    engine, opening.author(_command()), message=_text(message), label=label
-                )
-            return answers.checkpoint(records.to_dict(record), made=last is None)
+                answer = offline.checkpoint(engine, opening.author(_command()), params)
+            return answers.checkpoint(answer["checkpoint"], made=answer["made"])
 
     def get(self, checkpoint: Named) -> Checkpoint:
         """The checkpoint that a text names. Raises UnknownCheckpointError,
@@ -390,6 +383,7 @@ class Workspace(Access):
                 "exclude": list(exclude),
                 "volatile": volatile,
                 "expect": str(expect or ""),
+                "conversation": "",
             }
             return self._go("restore", params)
 
@@ -430,28 +424,9 @@ class Workspace(Access):
         with self._daemon() as daemon:
             if daemon is not None:
                 return answers.restored(daemon.call(operation, params))
-        return self._go_offline(operation, params)
-
-    def _go_offline(self, operation: str, params: dict[str, Any]) -> Restored:
-        from cowfs.service import restore as restoring
-
         with self._writing() as engine:
             author = opening.author(_command())
-            if operation == "undo":
-                done = restoring.undo(engine, author)
-            elif operation == "redo":
-                done = restoring.redo(engine, author)
-            else:
-                done = restoring.restore(
-                    engine,
-                    author,
-                    params["checkpoint"],
-                    paths=[os.fsencode(path) for path in params["paths"]],
-                    exclude=[os.fsencode(pattern) for pattern in params["exclude"]],
-                    volatile=params["volatile"],
-                    expect=params["expect"],
-                )
-        return answers.restored(done.to_json())
+            return answers.restored(offline.restore(engine, author, operation, params))
 
 
 def _first(pieces: Iterable[bytes], limit: int | None) -> tuple[bytes, bool]:

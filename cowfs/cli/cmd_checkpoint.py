@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import click
 
+from cowfs.api import offline
 from cowfs.cli import context as opening
 from cowfs.cli import output, reports
 from cowfs.cli.command import command
 from cowfs.cli.context import Context
-from cowfs.client.places import Place
 
 
 @command(
@@ -32,21 +29,12 @@ def checkpoint(context: Context, message: str, label: str) -> None:
     """
     place = context.locate()
     message = output.valid(message)
+    params = {"message": message, "label": label}
     daemon = opening.connect(place)
     if daemon is not None:
         with daemon:
-            answer = daemon.call("checkpoint", {"message": message, "label": label})
+            answer = daemon.call("checkpoint", params)
     else:
-        answer = _offline(place, message, label)
+        with opening.writing(place) as engine:
+            answer = offline.checkpoint(engine, opening.author(), params)
     context.answer(answer, reports.checkpoint(answer))
-
-
-def _offline(place: Place, message: str, label: str) -> dict[str, Any]:
-    from cowfs.format import records
-    from cowfs.service.checkpoint import checkpoint as make
-
-    with opening.writing(place) as engine:
-        started = time.perf_counter()
-        record = make(engine, opening.author(), message=message, label=label)
-        seconds = time.perf_counter() - started
-    return {"checkpoint": records.to_dict(record), "made": True, "daemon_seconds": seconds}

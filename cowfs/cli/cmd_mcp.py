@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import click
 
+from cowfs.cli import output
 from cowfs.cli.command import command
 from cowfs.cli.context import Context
 from cowfs.errors import ExtraMissingError
@@ -48,4 +50,8 @@ def mcp(ctx: click.Context, context: Context, allow_restore: bool) -> None:
             detail=str(error),
         ) from None
     os.chdir("/")  # it lives as long as the agent, and must not keep the mount busy
+    # The thread that waits for a request cannot be interrupted; there is nothing to tidy up.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    if sys.stdin.isatty():
+        output.note("an agent starts this, and speaks to it on stdin; Ctrl-D ends it")
     serve(directory, allow_restore=allow_restore)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from cowfs.api import offline
 from cowfs.cli import context as opening
 from cowfs.cli import output, running
 from cowfs.cli.command import Checkpoint, FilePath, Session, command
@@ -200,34 +201,11 @@ def ask(place: Place, operation: str, params: dict[str, Any]) -> dict[str, Any]:
     """Have it done, by the daemon if there is one. Raises RpcError, CowfsError."""
     daemon = opening.connect(place)
     if daemon is None:
-        return _offline(place, operation, params)
+        with opening.writing(place) as engine:
+            return offline.restore(engine, opening.author(), operation, params)
     with daemon:
         answer: dict[str, Any] = daemon.call(operation, params)
         return answer
-
-
-def _offline(place: Place, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-    from cowfs.service import restore as restoring
-
-    with opening.writing(place) as engine:
-        author = opening.author()
-        if operation == "undo":
-            return restoring.undo(engine, author).to_json()
-        if operation == "redo":
-            return restoring.redo(engine, author).to_json()
-        name, expect = params["checkpoint"], params["expect"]
-        if params["conversation"] == _METHOD[CONVERSATION]:
-            return restoring.converse(engine, author, name, expect=expect).to_json()
-        return restoring.restore(
-            engine,
-            author,
-            name,
-            paths=[os.fsencode(path) for path in params["paths"]],
-            exclude=[os.fsencode(pattern) for pattern in params["exclude"]],
-            volatile=params["volatile"],
-            conversation=bool(params["conversation"]),
-            expect=expect,
-        ).to_json()
 
 
 def text(answer: dict[str, Any], paths: list[str]) -> str:

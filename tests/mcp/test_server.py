@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -376,6 +377,21 @@ def test_stdout_is_the_wire_and_the_end_of_stdin_the_end(cowfs: Cowfs, workspace
     assert answers[1]["result"]["serverInfo"]["name"] == "cowfs"
     assert f"workspace: {workspace}" in answers[2]["result"]["content"][0]["text"]
     assert answers[3]["result"]["isError"] is True
+
+
+def test_an_interrupt_ends_it(cowfs: Cowfs, workspace: Path) -> None:
+    with cowfs.start(
+        "mcp", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
 
 
 def test_without_the_package(cowfs: Cowfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
