@@ -18,6 +18,7 @@ from cowfs.agents.lenient import text
 
 _TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
 """Types of lines that have a title, and its name there; the first counts most."""
+_USUAL_CONFIG = ".claude"
 
 
 class Claude:
@@ -31,7 +32,7 @@ class Claude:
         return places.sources(transcript)
 
     def read(self, files: Mapping[str, bytes]) -> Conversation:
-        found, _ = lines(files.get(MAIN, b""))
+        found = lines(files.get(MAIN, b"")).found
         entries = main_entries(found)
         line = live(entries)
         answers = (entry.answer for entry in reversed(line))
@@ -50,7 +51,7 @@ class Claude:
             return True
         said: list[str] = []
         message = ""
-        for entry in main_entries(lines(files.get(MAIN, b""))[0]):
+        for entry in main_entries(lines(files.get(MAIN, b"")).found):
             another = entry.kind == ASSISTANT and entry.message != message
             if another or entry.prompt or entry.results:
                 said.clear()
@@ -60,8 +61,8 @@ class Claude:
         return wanted in ("".join(said), *said[-1:])
 
     def settled(self, before: bytes, after: bytes, prompt_id: str) -> str:
-        last = main_entries(lines(before)[0])[-1:]
-        added = {entry.uuid: entry for entry in main_entries(lines(after)[0])}
+        last = main_entries(lines(before).found)[-1:]
+        added = {entry.uuid: entry for entry in main_entries(lines(after).found)}
         asked = (entry for entry in added.values() if _is_asked(entry, prompt_id))
         at = first = next(asked, None)
         while at is not None:
@@ -75,11 +76,12 @@ class Claude:
         self, files: Mapping[str, bytes], *, transcript: str, cwd: str, session: str, leaf: str = ""
     ) -> Copy:
         new = str(uuid.uuid4())
-        ran_in = _all(lines(files.get(MAIN, b""))[0], "cwd")
-        place = places.place(transcript, ran_in, cwd)
+        found = lines(files.get(MAIN, b""))
+        place = places.place(transcript, _all(found.found, "cwd"), cwd)
         main = os.path.join(place.directory, f"{new}{places.SUFFIX}")
         beside = places.beside(main)
         result = copied(
+            found,
             files,
             old=session,
             new=new,
@@ -87,14 +89,16 @@ class Claude:
             will_be=beside,
             leaf=leaf,
         )
-        alone = places.is_in_projects(place.directory)
+        config = places.config(place.directory)
+        if config and os.path.basename(config) != _USUAL_CONFIG:
+            result.notes.append(f"Claude Code finds it only with CLAUDE_CONFIG_DIR={config}")
         return Copy(
             session=new,
             files={
                 main if name == MAIN else os.path.join(beside, name): data
                 for name, data in result.files.items()
             },
-            command=self.resume_command(new if alone else main, place.cwd),
+            command=self.resume_command(new if config else main, place.cwd),
             cwd=place.cwd,
             notes=tuple(result.notes),
         )

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cowfs.agents.base import MAIN, NotCopyableError
+from cowfs.agents.base import MAIN
 from cowfs.agents.claude.cut import cut
 from cowfs.agents.claude.places import RESULTS, SUBAGENTS, SUFFIX
 from cowfs.agents.claude.transcript import (
     USER,
     Line,
+    Lines,
     Member,
     joined,
     lines,
@@ -27,6 +28,7 @@ from cowfs.agents.claude.transcript import (
     member,
     members,
     parents,
+    parsed,
 )
 from cowfs.agents.cutting import LEFT_OUT
 from cowfs.agents.lenient import mapping, text, value
@@ -70,26 +72,30 @@ class Copied:
 
 
 def copied(
-    files: Mapping[str, bytes], *, old: str, new: str, was: str, will_be: str, leaf: str
+    main: Lines,
+    files: Mapping[str, bytes],
+    *,
+    old: str,
+    new: str,
+    was: str,
+    will_be: str,
+    leaf: str,
 ) -> Copied:
-    """The files of the copy. old, new: ids. was, will_be: the directories beside the transcripts.
-    Raises NotCopyableError."""
-    if MAIN not in files:
-        raise NotCopyableError("its transcript is not there")
-    found, bad = lines(files[MAIN])
-    entries = main_entries(found)
+    """The files of the copy. main: the lines of the transcript. old, new: ids. was, will_be: the
+    directories beside the transcripts. Raises NotCopyableError."""
+    entries = main_entries(main.found)
     kept = cut(entries, leaf)
     beside = {name: data for name, data in files.items() if ".." not in name.split("/")}
     results = {name: data for name, data in beside.items() if name.startswith(f"{RESULTS}/")}
     agents = {name: data for name, data in beside.items() if name.startswith(f"{SUBAGENTS}/")}
     writer = _Writer(old, new, _Paths(was, will_be, results))
-    result = Copied({MAIN: writer.main(found, kept)})
+    result = Copied({MAIN: writer.main(main.found, kept)})
     for name in _of({call for entry in kept for call in entry.calls}, agents):
         result.files[name] = writer.subagent(name, agents[name])
     result.files.update(results)
-    result.notes.extend(_notes(found, entries, kept, leaf))
-    if bad + writer.bad:
-        result.notes.append(f"{bad + writer.bad} lines that make no sense are left out")
+    result.notes.extend(_notes(main.found, entries, kept, leaf))
+    if main.bad + writer.bad:
+        result.notes.append(f"{main.bad + writer.bad} lines that make no sense are left out")
     if writer.mended:
         result.notes.append(
             f"{writer.mended} entries follow one that is missing: joined to the last"
@@ -121,7 +127,7 @@ def _call(agent: str, files: Mapping[str, bytes]) -> str:
 def _calls(name: str, data: bytes) -> set[str]:
     if not name.endswith(SUFFIX):
         return set()
-    return {call for line in lines(data)[0] for call in line.calls}
+    return {call for line in lines(data).found for call in line.calls}
 
 
 class _Paths:
@@ -189,11 +195,10 @@ class _Writer:
             found, bad = lines(data)
             self.bad += bad
             return b"".join(self._written(line, {}) for line in found)
-        try:
-            line = Line(data, {item.name: item.value for item in members(data)})
-        except (ValueError, RecursionError):
+        line = parsed(data)
+        if line is None or "sessionId" not in line.value:
             return data
-        return self._written(line, {}).rstrip(b"\n") if "sessionId" in line.value else data
+        return self._written(line, {}).rstrip(b"\n")
 
     def _written(
         self, line: Line, changes: Mapping[str, Any], without: Sequence[str] = ()
@@ -212,7 +217,7 @@ class _Writer:
         the model has said stays as it is."""
         if line.kind not in (USER, REPLACEMENTS) or item.name not in _WITH_RESULTS:
             return item
-        return Member(item.key, self.paths.moved(item.text), item.name, item.value)
+        return item._replace(text=self.paths.moved(item.text))
 
 
 def _is_kept(line: Line, names: set[str]) -> bool:

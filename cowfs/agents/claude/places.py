@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -73,9 +72,8 @@ def _files(top: str, name: str, depth: int) -> Iterator[str]:
 def slug(path: str) -> str:
     """The name of the directory for conversations that were begun in `path`, a real path. Longer
     ones than 200 characters are cut there, and go on with a hash that is not known here."""
-    normal = unicodedata.normalize("NFC", path)
     # The program counts in units of UTF-16.
-    return _OTHER.sub(lambda found: "--" if found[0] > "\uffff" else "-", normal)
+    return _OTHER.sub(lambda found: "--" if found[0] > "\uffff" else "-", path)
 
 
 def _is_of(name: str, path: str) -> bool:
@@ -119,6 +117,8 @@ def _project(projects: str, path: str) -> str:
     return os.path.join(projects, names[0]) if len(names) == 1 else ""
 
 
-def is_in_projects(directory: str) -> bool:
-    """Whether the program finds conversations in a directory by their id alone."""
-    return os.path.basename(os.path.dirname(directory)) == "projects"
+def config(directory: str) -> str:
+    """The program's configuration directory, of which a directory of conversations is part; "" if
+    it is part of none, and so the program does not find conversations there by their id alone."""
+    above, name = os.path.split(os.path.dirname(directory))
+    return above if name == "projects" else ""

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from cowfs.agents.lenient import mapping, sequence, text, texts
 
@@ -38,91 +38,70 @@ _OUTPUT = ("<local-command-stdout>", "<local-command-stderr>")
 _ADDED = ("<system-reminder>", "<ide_", "<local-command-caveat>")
 _COMMAND = re.compile(r"<command-(name|args)>(.*?)</command-\1>", re.DOTALL)
 _DECODER = json.JSONDecoder()
-_BLANKS = re.compile(r"[ \t\r\n]*")
+_OPEN, _CLOSE = re.compile(r"[ \t\r\n]*\{"), re.compile(r"[ \t\r\n]*\}[ \t\r\n]*\Z")
+_KEY = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*")[ \t\r\n]*:[ \t\r\n]*')
+_COMMA = re.compile(r"[ \t\r\n]*,")
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A member of an object. key, text: as they are written."""
+class Member(NamedTuple):
+    """A member of an object. key, text: the name and the value as they are written."""
 
+    name: str
     key: str
     text: str
-    name: str
-    value: Any
 
 
 def members(line: bytes) -> list[Member]:
     """The members of the object that a line holds, in order. Raises ValueError or RecursionError
     when it holds none."""
     written = line.decode("utf-8", "surrogateescape")
-    at = _expect(written, _skip(written, 0), "{")
     found: list[Member] = []
-    while written[at : at + 1] != "}":
-        if found:
-            at = _expect(written, at, ",")
-        name, end = _DECODER.raw_decode(written, at)
-        if not isinstance(name, str):
-            raise ValueError("the name of a member is no string")
-        start = _expect(written, _skip(written, end), ":")
-        value, stop = _DECODER.raw_decode(written, start)
-        found.append(Member(written[at:end], written[start:stop], name, value))
-        at = _skip(written, stop)
-    if _skip(written, at + 1) != len(written):
-        raise ValueError("something follows the object")
+    opened = _OPEN.match(written)
+    if not opened:
+        raise ValueError("it does not begin with a brace")
+    at = stop = opened.end()
+    while key := _KEY.match(written, at):
+        name = key[1]
+        _, stop = _DECODER.raw_decode(written, key.end())
+        plain = name[1:-1] if "\\" not in name else json.loads(name)
+        found.append(Member(plain, name, written[key.end() : stop]))
+        comma = _COMMA.match(written, stop)
+        at = comma.end() if comma else stop
+        if not comma:
+            break
+    if at != stop or not _CLOSE.match(written, at):
+        raise ValueError("it does not end as an object does")
     return found
-
-
-def _skip(written: str, at: int) -> int:
-    blanks = _BLANKS.match(written, at)
-    return blanks.end() if blanks else at
-
-
-def _expect(written: str, at: int, sign: str) -> int:
-    if written[at : at + 1] != sign:
-        raise ValueError(f"there is no {sign} at {at}")
-    return _skip(written, at + 1)
 
 
 def joined(found: Iterable[Member]) -> bytes:
     """A line, without its newline."""
-    text = ",".join(f"{member.key}:{member.text}" for member in found)
+    text = ",".join(f"{key}:{value}" for _, key, value in found)
     return f"{{{text}}}".encode("utf-8", "surrogateescape")
 
 
 def member(name: str, value: Any) -> Member:
     """A new member."""
-    return Member(json.dumps(name), json.dumps(value, separators=(",", ":")), name, value)
+    return Member(name, json.dumps(name), json.dumps(value, separators=(",", ":")))
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that holds an object. value: its members but the largest, by name."""
+    """A line that holds an object. value: its members but the largest, by name. kind: its type.
+    uuid: the name of an entry, "" for a line that is none; parent: that of the entry that it
+    follows, "" for none. aside: whether it is of a sub-agent."""
 
     raw: bytes
     value: Mapping[str, Any]
-
-    @property
-    def kind(self) -> str:
-        return text(self.value.get("type"))
-
-    @property
-    def uuid(self) -> str:
-        """The name of an entry; "" for a line that is none."""
-        return text(self.value.get("uuid")) if "parentUuid" in self.value else ""
-
-    @property
-    def parent(self) -> str:
-        return text(self.value.get("parentUuid"))
+    kind: str
+    uuid: str
+    parent: str
+    aside: bool
 
     @property
     def leaf(self) -> str:
         """The entry that a line which is none is about."""
         return text(self.value.get("leafUuid"))
-
-    @property
-    def aside(self) -> bool:
-        """Whether it is of a sub-agent."""
-        return self.value.get("isSidechain") is True
 
     @property
     def said(self) -> bool:
@@ -212,20 +191,43 @@ def _asked(part: object) -> str:
     return "" if said.lstrip().startswith(_ADDED) else said
 
 
-def lines(data: bytes) -> tuple[list[Line], int]:
-    """(the lines of a file that hold an object, how many others there are). What follows the last
-    newline is not finished, and none."""
+class Lines(NamedTuple):
+    """The lines of a file that hold an object, and how many others there are."""
+
+    found: list[Line]
+    bad: int
+
+
+def lines(data: bytes) -> Lines:
+    """What follows the last newline is not finished, and no line."""
     found, bad = [], 0
     for raw in data.split(b"\n")[:-1]:
-        try:
-            value = {item.name: item.value for item in members(raw)}
-        except (ValueError, RecursionError):
+        line = parsed(raw)
+        if line:
+            found.append(line)
+        else:
             bad += bool(raw.strip())
-            continue
-        for name in _LARGE:
-            value.pop(name, None)
-        found.append(Line(raw, value))
-    return found, bad
+    return Lines(found, bad)
+
+
+def parsed(raw: bytes) -> Line | None:
+    """A line; None if it holds no object."""
+    try:
+        value = json.loads(raw.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    for name in _LARGE:
+        value.pop(name, None)
+    return Line(
+        raw,
+        value,
+        kind=text(value.get("type")),
+        uuid=text(value.get("uuid")) if "parentUuid" in value else "",
+        parent=text(value.get("parentUuid")),
+        aside=value.get("isSidechain") is True,
+    )
 
 
 def main_entries(found: Iterable[Line]) -> list[Line]:

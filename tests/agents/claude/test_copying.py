@@ -9,6 +9,7 @@ import pytest
 
 from cowfs.agents.base import MAIN, START, Agent, Copy, NotCopyableError
 from cowfs.agents.claude.adapter import adapter
+from cowfs.agents.cutting import LEFT_OUT
 from tests.agents.claude.checklist import calls, check, entries, objects
 from tests.agents.claude.conversations import (
     BESIDE,
@@ -102,7 +103,7 @@ def test_a_call_under_way_is_left_out_and_said() -> None:
     made.answer(think("Which?"), call("Bash", command="x"))
     result = copy({MAIN: made.data})
     assert last(result) == prompt, "a thought alone is no answer"
-    assert "not finished" in result.notes[0]
+    assert result.notes == (LEFT_OUT,)
 
 
 def test_what_was_said_before_a_call_under_way_stays() -> None:
@@ -131,6 +132,19 @@ def test_of_calls_one_after_the_other_those_that_are_done_stay() -> None:
     made.prompt("one")
     done = made.result(made.answer(say("First."), call("Bash", command="x"))[0])
     made.answer(call("Bash", command="y"))
+    assert last(copy({MAIN: made.data})) == done
+
+
+def test_calls_of_one_answer_that_ran_one_after_the_other_stay_as_far_as_they_are_done() -> None:
+    made = Transcript()
+    made.prompt("one")
+    one, two = made.answer(call("Agent", prompt="x"), call("Bash", command="y"))
+    last_call = made.lines.pop()
+    done = made.result(one)
+    assert last(copy({MAIN: made.data})) == done
+    made.raw(last_call)
+    assert last(copy({MAIN: made.data})) == done
+    done = made.result(two)
     assert last(copy({MAIN: made.data})) == done
 
 

@@ -86,7 +86,8 @@ def test_there_is_an_end_to_the_files_of_a_conversation(
     [
         ("/a/b/ws.dir", "-a-b-ws-dir"),
         ("/home/u/My App_2", "-home-u-My-App-2"),
-        ("/e\u0301", "--"),
+        ("/e\u0301x", "-e-x"),
+        ("/\u4e2d", "--"),
         ("/\U0001f600", "---"),
     ],
 )
@@ -139,3 +140,10 @@ def test_a_copy_that_the_program_would_not_find_is_named_by_its_path(tmp_path: P
     (path,) = made.files
     assert path == str(tmp_path / "elsewhere" / f"{made.session}.jsonl")
     assert made.command == ("claude", "--resume", path)
+
+
+def test_a_configuration_in_another_place_is_said(tmp_path: Path) -> None:
+    made = copy(tmp_path / "config/projects/-w-app", "/w/app", "")
+    assert made.command == ("claude", "--resume", made.session)
+    assert made.notes == (f"Claude Code finds it only with CLAUDE_CONFIG_DIR={tmp_path}/config",)
+    assert copy(tmp_path / ".claude/projects/-w-app", "/w/app", "").notes == ()

@@ -201,8 +201,13 @@ def test_a_prompt_that_follows_the_last_entry_was_not_rewound() -> None:
     asked = made.prompt("two")
     assert CLAUDE.settled(before, made.data[len(before) :], asked) == ""
     before = made.data
+    made.user("[Tool call interrupted]", isMeta=True, promptId="three")
+    made.answer(say("No response requested."))
+    made.user("three", promptId="three")
+    assert CLAUDE.settled(before, made.data[len(before) :], "three") == ""
+    before = made.data
     made.compact()
-    asked = made.prompt("three")
+    asked = made.prompt("four")
     assert CLAUDE.settled(before, made.data[len(before) :], asked) == ""
 
 
