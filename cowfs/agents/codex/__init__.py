@@ -1,0 +1,1 @@
+"""Codex CLI: its rollouts, their copies, its hooks."""

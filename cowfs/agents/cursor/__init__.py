@@ -1,0 +1,1 @@
+"""Cursor: its transcripts and its hooks."""
