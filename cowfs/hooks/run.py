@@ -76,11 +76,15 @@ def run(arguments: list[str], directory: str = "") -> int:
     """Do it; returns 0. arguments: after `cowfs hook`. directory: where the agent works, if it does
     not say so itself."""
     try:
-        _run(_Words(arguments, directory))
-    except BaseException as error:
-        journal.note(f"{' '.join(arguments)}: {_described(error)}")
-    finally:
-        setitimer(ITIMER_REAL, 0)
+        try:
+            _run(_Words(arguments, directory))
+        except BaseException as error:
+            setitimer(ITIMER_REAL, 0)
+            journal.note(f"{' '.join(arguments)}: {_described(error)}")
+        finally:
+            setitimer(ITIMER_REAL, 0)
+    except BaseException:
+        pass  # the time was over while something else was told
     return 0
 
 

@@ -291,6 +291,20 @@ def test_words_that_make_no_sense_never_stop_the_agent(hook: Hook, words: tuple[
     hook(*words)
 
 
+def test_a_command_line_that_is_not_plain(hook: Hook) -> None:
+    hook.live = ""
+    for words in (["-C", str(hook.project), "hook", "claude"], ["--json", "hook", "claude"]):
+        with hook.start(*words, "SessionStart") as process:
+            said = json.dumps({"session_id": words[0]}).encode()
+            out, err = process.communicate(said, timeout=_SECONDS)
+        assert (process.returncode, err) == (0, b"")
+        assert str(hook.project) in json.loads(out)["systemMessage"]
+    with hook.start("hook") as process:
+        out, err = process.communicate(b"", timeout=_SECONDS)
+    assert (process.returncode, out) == (0, b"")
+    assert b"cowfs hooks install" in err
+
+
 def test_stdin_and_stdout_that_are_closed(hook: Hook) -> None:
     shell = f"exec {sys.executable} -c \"$0\" '' hook claude SessionStart"
     for ending in ("<&-", ">&-", "<&- >&- 2>&-"):
