@@ -38,8 +38,8 @@ _SECONDS = {
 _OTHERWISE = 6.0
 """After so long a hook gives up. At the end of a session the agent itself waits 1.5 s for all
 hooks together."""
-_SHARE = 0.6
-"""How much of that the daemon may wait for another operation."""
+_SHARE = 0.8
+"""How much of that the daemon may take until the moment of a checkpoint."""
 _LONGEST_INPUT = 32 << 20
 _SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ash", "ksh", "env", "timeout")
 

@@ -6,6 +6,7 @@ Threading: for the threads that an `Engine` is for.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from cowfs.errors import BadLabelError, LabelInUseError
 from cowfs.format import records
@@ -34,9 +35,11 @@ def checkpoint(
     kind: str = "manual",
     session: str = "",
     context: bytes = b"",
+    still: Callable[[], None] | None = None,
 ) -> records.CheckpointRecord:
     """Make a checkpoint; it is durable when this returns (contract 2). session, context: what it
-    keeps besides the files (service/sessions/).
+    keeps besides the files (service/sessions/). still: called in its very moment, to raise if it is
+    not wanted any more.
 
     Raises BadLabelError, LabelInUseError, StoreFullError.
     """
@@ -48,6 +51,8 @@ def checkpoint(
             used = engine.volume.reader.get("label", label.encode())
             if used is not None:
                 raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
+        if still is not None:
+            still()
         return history.seal(
             engine.volume,
             author,

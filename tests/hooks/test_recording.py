@@ -192,6 +192,15 @@ def test_a_prompt_waits_for_an_operation_only_so_long(record: Recording) -> None
     assert record("prompt", prompt="go", prompt_id="p1").made, "it was not done, so it is no repeat"
 
 
+def test_no_checkpoint_when_the_agent_has_gone_on(record: Recording) -> None:
+    record.rig.save(b"a", b"1")
+    for name, subagent in (("prompt", ""), ("tool-start", "a1"), ("subagent-start", "a1")):
+        done = record(name, prompt_id="p1", tool_id="t1", subagent=subagent, wait=0)
+        assert (done.checkpoint, done.missed) == (None, "it took too long"), name
+    assert record("turn-end", wait=0).made, "that is not the state before anything"
+    assert record.kinds() == ["turn"]
+
+
 def test_a_prompt_of_a_sub_agent_is_no_users_prompt(record: Recording) -> None:
     record("prompt", prompt="mine", prompt_id="p1")
     record("prompt", prompt="its", prompt_id="p1", subagent="a1", subagent_kind="Explore")

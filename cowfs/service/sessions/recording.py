@@ -64,12 +64,20 @@ KINDS = {
 has changed."""
 
 
+_BEFORE = (events.PROMPT, events.TOOL_START, events.SUBAGENT_START, events.COMPACTION)
+"""A checkpoint of the state before them is wrong as soon as the agent goes on."""
+
+
+class _TooLateError(Exception):
+    """The agent has gone on."""
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of `session.event` (docs/protocol.md). subagent: id of the sub-agent that it
     is about or comes from, "" for the agent itself. pid: the agent's process. source, reason: why a
     session began or ended, in the agent's words. tool_path: the one file that the tool is meant to
-    change. background: tasks that go on. wait: how many seconds an operation that is under way may
-    be waited for."""
+    change. background: tasks that go on. wait: for how many seconds the agent does not go on:
+    so long another operation may be waited for."""
 
     agent: str
     session: str
@@ -194,7 +202,7 @@ class Recorder:
 
     def _record(self, author: Author, event: Event, *, again: bool) -> Outcome:
         """again: it is the event that came last, without an id that would tell it from another."""
-        complete = True
+        complete, until = True, time.monotonic() + event.wait
         if event.event == events.TURN_END:
             complete = wait_for_answer(event.agent, event.transcript, event.last_answer)
         with self.registry.lock:
@@ -221,6 +229,7 @@ class Recorder:
             complete=complete and captured.complete,
             wanted=wanted,
             always=always,
+            until=until,
         )
 
     def _keep(
@@ -233,18 +242,22 @@ class Recorder:
         complete: bool,
         wanted: bool,
         always: bool,
+        until: float,
     ) -> Outcome:
-        """Make the checkpoint. wanted: if anything has changed; always: also if not."""
+        """Make the checkpoint. wanted: if anything has changed; always: also if not. until: when
+        the hook gives up, by the monotonic clock."""
         if not wanted and event.event != events.TOOL_START:
             commit(self._engine)
             return Outcome(session)
-        if not self._operation.acquire(timeout=event.wait):
+        if not self._operation.acquire(timeout=max(0.0, until - time.monotonic())):
             return Outcome(session, missed="another operation is under way")
         try:
             last = unchanged(self._engine) if not (always and wanted) else None
             if last is None and not wanted:
                 return Outcome(session)
-            made = last or self._checkpoint(author, event, session, captured, complete)
+            made = last or self._checkpoint(author, event, session, captured, complete, until)
+        except _TooLateError:
+            return Outcome(session, missed="it took too long")
         finally:
             self._operation.release()
         if event.event == events.TOOL_START:
@@ -260,7 +273,12 @@ class Recorder:
         session: SessionRecord,
         captured: Captured,
         complete: bool,
+        until: float,
     ) -> records.CheckpointRecord:
+        def still() -> None:
+            if event.event in _BEFORE and time.monotonic() >= until:
+                raise _TooLateError
+
         main = self.registry.get(event.session) or session
         around = look_around(
             self._engine,
@@ -277,6 +295,7 @@ class Recorder:
             kind=KINDS[event.event],
             session=session.id,
             context=pack_context(context),
+            still=still,
         )
 
     def _changes(self, event: Event) -> Changes | None:
