@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,12 @@ class _Found:
     default=None,
     help="Restore the files of the session's last checkpoint, or leave them as they are (default).",
 )
-@click.option("--exec", "execute", is_flag=True, help="Become the agent, instead of printing how.")
+@click.option(
+    "--exec",
+    "execute",
+    is_flag=True,
+    help="Become the agent; what it goes on with is told on stderr (with --json first on stdout).",
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing, only say what would be done.")
 def resume(
     context: Context, name: str | None, code: bool | None, execute: bool, dry_run: bool
@@ -115,9 +121,12 @@ def resume(
     if not execute or dry_run:
         context.answer(document, text)
         return
-    if not context.json:
-        output.note(f"going on in {directory}")
-    _become(plan["before"], plan["command"], directory, found.environment)
+    _must_be_there(plan, found.environment)
+    if context.json:
+        output.document(document)
+    else:
+        click.echo(text, err=True)  # stdout is the agent's
+    _become(plan, found.environment)
 
 
 def _mounted(context: Context, place: Place, *, dry_run: bool) -> Place:
@@ -373,27 +382,32 @@ def _around(found: _Found) -> list[str]:
     return lines
 
 
-def _become(
-    before: Sequence[Sequence[str]],
-    words: Sequence[str],
-    directory: str,
-    environment: dict[str, str],
-) -> None:
-    """Run the agent in place of this process. Raises AgentMissingError, AgentFailedError."""
-    shown = command_line(directory, before, words)
-    for program in dict.fromkeys([line[0] for line in (*before, words) if line] or ["it"]):
+def _must_be_there(plan: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Raises AgentMissingError for a program that is not there."""
+    shown = command_line(plan["cwd"], plan["before"], plan["command"])
+    if not shown:
+        raise AgentMissingError(program="that goes on with it", command="what you start it with")
+    for program, *_ in (*plan["before"], plan["command"]):
         if shutil.which(program, path=environment.get("PATH")) is None:
-            raise AgentMissingError(program=program, command=shown or "its own command")
+            raise AgentMissingError(program=program, command=shown)
+
+
+def _become(plan: dict[str, Any], environment: dict[str, str]) -> None:
+    """Run the agent in place of this process. Raises AgentMissingError, AgentFailedError."""
+    words, directory = plan["command"], plan["cwd"]
     os.chdir(directory)
     environment["PWD"] = directory
-    for line in before:
+    for line in plan["before"]:
         done = subprocess.run(line, cwd=directory, env=environment, stdout=2, check=False)
         if done.returncode:
             detail = f"it ended with {done.returncode}"
             raise AgentFailedError(command=shlex.join(line), detail=detail)
     output.finish(0)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and execve(2) keeps that
     try:
-        os.execvpe(words[0], list(words), environment)
+        os.execvpe(words[0], words, environment)
     except OSError as error:
-        detail = f"{words[0]} ({error.strerror})"
-        raise AgentMissingError(program=detail, command=shown) from None
+        shown = command_line(directory, plan["before"], words)
+        program = f"{words[0]} ({error.strerror})"
+        raise AgentMissingError(program=program, command=shown) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def pretend(directory: Path, name: str) -> Path:
     directory.mkdir(exist_ok=True)
     program, told = directory / name, directory / f"{name}.told"
     program.write_text(
-        "#!/usr/bin/env python3\n"
+        f"#!{sys.executable}\n"
         "import json, os, sys\n"
         f"with open({str(told)!r}, 'w') as file:\n"
         "    json.dump([sys.argv[1:], os.getcwd(), dict(os.environ)], file)\n"

@@ -172,6 +172,7 @@ def test_the_agent_is_run(shared_cowfs: Cowfs, work: Path) -> None:
     result = shared_cowfs.run("resume", agent.session, "--exec")
     assert result.code == 5
     assert result.out == "the agent runs\n"
+    assert f"session {agent.session} of Claude Code" in result.err
     words, cwd, found = json.loads(told.read_text())
     assert words == ["--resume", agent.session]
     assert cwd == str(below)
@@ -184,6 +185,20 @@ def test_the_agent_is_run(shared_cowfs: Cowfs, work: Path) -> None:
     told_json = shared_cowfs.ok("resume", agent.session, "--dry-run")
     assert told_json["not_set"] == ["OTHER_TOKEN"]
     assert told_json["environment"]["PROJECT_MODE"] == "then"
+
+
+def test_the_agent_has_the_signals_of_any_program(shared_cowfs: Cowfs, broken: Broken) -> None:
+    """Python ignores SIGPIPE, which a program that it becomes would do, too."""
+    program = shared_cowfs.top / "plain" / "claude"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ngrep SigIgn /proc/$$/status\n")
+    program.chmod(0o755)
+    shared_cowfs.env["PATH"] = path_with(program.parent)
+    shared_cowfs.in_process = False
+    result = shared_cowfs.run("resume", broken.agent.session, "--exec", "--json")
+    document, line = result.out.splitlines()
+    assert json.loads(document)["command"][0] == "claude"
+    assert line.split() == ["SigIgn:", f"{0:016x}"]
 
 
 def test_an_agent_that_is_not_installed(shared_cowfs: Cowfs, broken: Broken) -> None:
