@@ -396,12 +396,13 @@ def test_an_interrupt_ends_it(cowfs: Cowfs, workspace: Path) -> None:
 
 def test_without_the_package(cowfs: Cowfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mcp.py").write_text("raise ModuleNotFoundError(\"No module named 'mcp'\")\n")
-    monkeypatch.setitem(cowfs.env, "PYTHONPATH", str(tmp_path))
+    others = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setitem(cowfs.env, "PYTHONPATH", f"{tmp_path}{os.pathsep}{others}")
     error = cowfs.fails("mcp")
     assert (error["code"], error["exit_code"]) == ("COWFS_EXTRA_MISSING", 80)
     assert f"`{sys.executable} -m pip install 'mcp>=2,<3'`" in error["hint"]
     assert "pipx inject cowfs-workspace" in error["hint"]
-    monkeypatch.setitem(cowfs.env, "PYTHONPATH", str(tmp_path / "old"))
+    monkeypatch.setitem(cowfs.env, "PYTHONPATH", f"{tmp_path / 'old'}{os.pathsep}{others}")
     (tmp_path / "old" / "mcp" / "server").mkdir(parents=True)
     (tmp_path / "old" / "mcp" / "__init__.py").touch()
     (tmp_path / "old" / "mcp" / "server" / "__init__.py").touch()  # as of version 1: no MCPServer
