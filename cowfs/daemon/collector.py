@@ -117,15 +117,8 @@ class Collector:
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause()):
-            moment = time.monotonic()
             try:
-                if moment >= self._room_due and self._is_short():
-                    self._room_due = moment + _FAILED_SECONDS
-                    if self._make_room():
-                        self._room_due = 0.0
-                elif moment >= self._due and not self._busy.is_set():
-                    self._due = moment + _POLICY_SECONDS
-                    self._keep_to_policy()
+                self._look(time.monotonic())
             except (LoopEndedError, WriterEndedError):
                 return
             except CowfsError as error:
@@ -133,6 +126,17 @@ class Collector:
             except Exception:
                 log.exception("collecting garbage ended early; `cowfs gc` goes on with it")
                 return
+
+    def _look(self, moment: float) -> None:
+        """Do what is due at a moment of the monotonic clock."""
+        self._engine.volume.store.forget_dead_readers()
+        if moment >= self._room_due and self._is_short():
+            self._room_due = moment + _FAILED_SECONDS
+            if self._make_room():
+                self._room_due = 0.0
+        elif moment >= self._due and not self._busy.is_set():
+            self._due = moment + _POLICY_SECONDS
+            self._keep_to_policy()
 
     def _pause(self) -> float:
         return _LOOK_SECONDS if self._engine.volume.writer.room.quota else _SELDOM_SECONDS

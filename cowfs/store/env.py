@@ -121,6 +121,11 @@ class Store:
         raw = self.env.begin(write=write, buffers=False)
         return Transaction(raw, self.tables["meta"] if write and self._keeps_sums() else None)
 
+    def forget_dead_readers(self) -> int:
+        """How many processes were killed while they read. Until somebody looks, pages that such a
+        one saw are not used again, and the file grows."""
+        return int(self.env.reader_check())
+
     def _keeps_sums(self) -> bool:
         """Whether there are sums of records to keep up to date; asked once."""
         if self._sums is None:
@@ -258,7 +263,7 @@ def open_store(
         raise
     store._owner = owner
     if writable:
-        env.reader_check()
+        store.forget_dead_readers()
     return store
 
 
