@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cowfs.client.rpc import Client
+from tests.cli.agent_shell import SESSION, Agent, going_on
 from tests.cli.command import Cowfs
-
-SESSION = "5f0c12ab-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
@@ -23,41 +18,6 @@ def place(workspace: Path, request: pytest.FixtureRequest) -> Path:
     top = workspace / str(request.node.name)
     top.mkdir()
     return top
-
-
-class Agent:
-    """A shell that stands for an agent's program, and says what it does as a hook would."""
-
-    def __init__(self, cowfs: Cowfs, cwd: Path) -> None:
-        ((_, self.store),) = cowfs.mounts()
-        pipe = subprocess.PIPE
-        environment = {**os.environ, "CLAUDE_CODE_SESSION_ID": SESSION}
-        self.process = subprocess.Popen(["bash"], cwd=cwd, stdin=pipe, stdout=pipe, env=environment)
-
-    def tells(self, event: str, **params: Any) -> Any:
-        params |= {"agent": "other", "session": SESSION, "event": event, "pid": self.process.pid}
-        with Client(str(self.store)) as client:
-            return client.call("session.event", params)
-
-    def runs(self, line: str) -> None:
-        """A command to its end."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{line}\necho done\n".encode())
-        self.process.stdin.flush()
-        assert self.process.stdout.readline() == b"done\n"
-
-
-@contextmanager
-def going_on(cowfs: Cowfs, cwd: Path) -> Iterator[Agent]:
-    """A session that ends with the block."""
-    agent = Agent(cowfs, cwd)
-    try:
-        agent.tells("session-start", cwd=str(cwd))
-        yield agent
-        agent.tells("session-end")
-    finally:
-        agent.process.communicate(b"")
 
 
 def told(cowfs: Cowfs, *arguments: str | Path) -> list[dict[str, Any]]:
@@ -145,6 +105,6 @@ def test_a_session_that_goes_on_in_another_life(cowfs: Cowfs, mounted: Path) -> 
         (mounted / "two").touch()
         found = told(cowfs)
     finally:
-        agent.process.communicate(b"")
+        agent.end()
     assert [names([s]) for s in found if s["process"]["session"] == SESSION] == [["one"]]
     assert [names([s]) for s in found if s["outside"]] == [["two"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -17,7 +18,9 @@ import zstandard
 
 from cowfs.store.env import open_store
 from cowfs.store.snapshot import Reader
+from tests.cli.agent_shell import SESSION, going_on
 from tests.cli.command import Cowfs
+from tests.mount.calls import eventually
 
 USER = """
 import fcntl, json, mmap, os, socket, sys
@@ -280,3 +283,120 @@ def test_when_it_is_not_mounted(cowfs: Cowfs, mounted: Path) -> None:
     assert document["cwd"] == str(mounted)
     there = cowfs.ok("checkpoint")["checkpoint"]["id"]
     assert cowfs.ok("show", there, "--session")["kept"] is False
+
+
+# -- sessions -------------------------------------------------------------------------------
+
+LINES = '{"type":"user"}\n{"type":"assistant"}\n'
+
+
+def test_the_checkpoint_of_a_prompt(shared_cowfs: Cowfs, place: Path, tmp_path: Path) -> None:
+    conversation = tmp_path / "talk.jsonl"
+    conversation.write_text(LINES)
+    secret = {"MARK": "here", "MARK_TOKEN": "hunter2secret"}
+    with going_on(shared_cowfs, place, **secret) as agent:
+        agent.runs("exec 9<> held; sleep 60 &")
+        made = agent.tells(
+            "prompt",
+            cwd=str(place),
+            transcript=str(conversation),
+            prompt="add the tax",
+            prompt_id="p1",
+            title="Tax",
+            background=2,
+        )["checkpoint"]
+        document = shared_cowfs.ok("show", made["id"], "--session")
+        text = shared_cowfs.says("show", made["id"], "--session")
+        agent.runs("kill %1")
+    assert (document["session"]["id"], document["session"]["agent"]) == (SESSION, "other")
+    assert document["session"]["state"] == "active"
+    assert (document["event"], document["prompt"], document["prompt_id"]) == (
+        "prompt",
+        "add the tax",
+        "p1",
+    )
+    talk = document["conversation"]
+    assert (talk["bytes"], talk["files"][0]["path"]) == (len(LINES), str(conversation))
+    assert document["background"] == 2
+    assert document["cwd"] == str(place)
+    assert document["environment"]["MARK"] == "here"
+    assert {"MARK_TOKEN", "CLAUDE_CODE_SESSION_ID"} <= set(document["hidden"])
+    commands = {row["pid"]: row["command"][0] for row in document["processes"]}
+    assert commands[agent.pid] == "bash"
+    assert "sleep" in commands.values()
+    assert files(document, agent.pid) == [(f"{place.name}/held", 0, "rw")]
+    for expected in (
+        f"  session       {SESSION}  other, active\n",
+        "  made at       prompt\n",
+        "  prompt        add the tax\n",
+        "  background    2 tasks going on\n",
+        f"  {agent.pid}  bash  in {place}\n    ",
+    ):
+        assert expected in text, text
+
+
+def test_before_a_tool_only_what_is_quick(shared_cowfs: Cowfs, place: Path) -> None:
+    with going_on(shared_cowfs, place) as agent:
+        agent.runs("exec 9<> held")
+        line = "curl -H 'Authorization: Bearer hunter2secret' x"
+        made = agent.tells("tool-start", tool="Bash", tool_id="t1", tool_text=line)
+        agent.tells("tool-end", tool="Bash", tool_id="t1")
+        document = shared_cowfs.ok("show", made["checkpoint"]["id"], "--session")
+    assert document["tool"]["id"] == "t1"
+    assert [row["pid"] for row in document["processes"]] == [agent.pid]
+    assert (document["files"], document["locks"], document["ports"]) == ([], [], [])
+    assert document["environment"]["HOME"] == str(shared_cowfs.home)
+    assert "hunter2secret" not in json.dumps(document)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_checkpoint_by_hand_in_a_session(
+    shared_cowfs: Cowfs, place: Path, tmp_path: Path, quiet: bool
+) -> None:
+    """Its environment says so, or the process that it descends from."""
+    conversation = tmp_path / "talk.jsonl"
+    conversation.write_text(LINES)
+    with going_on(shared_cowfs, place, quiet=quiet) as agent:
+        agent.tells("prompt", transcript=str(conversation), prompt="now", prompt_id="p2")
+        conversation.write_text(LINES * 2)
+        command = " ".join(shlex.quote(word) for word in shared_cowfs.argv("checkpoint"))
+        agent.runs(f"{command} > /dev/null")
+        document = shared_cowfs.ok("show", "@~1", "--session")
+    assert document["checkpoint"]["kind"] == "manual"
+    assert document["checkpoint"]["session"] == document["session"]["id"] == SESSION
+    assert (document["event"], document["prompt"]) == ("", "now")
+    assert document["conversation"]["bytes"] == 2 * len(LINES)
+    assert document["processes"][0]["pid"] == agent.pid
+
+
+def test_one_of_somebody_else_is_of_no_session(shared_cowfs: Cowfs, place: Path) -> None:
+    with going_on(shared_cowfs, place):
+        document = kept(shared_cowfs)
+    assert document["session"] is None
+
+
+def test_an_automatic_checkpoint(cowfs: Cowfs, project: Path, needs_fuse: None) -> None:
+    """It is of the only session that is going on, and has the conversation."""
+    cowfs.env["COWFS_AUTOMATIC"] = "yes"
+    conversation = cowfs.top / "talk.jsonl"
+    conversation.write_text(LINES)
+    cowfs.ok("mount", project)
+    cowfs.cwd = project
+    for setting in ("settle 100ms", "spacing off"):
+        cowfs.ok("config", *f"checkpoints.{setting}".split())
+    with going_on(cowfs, project) as agent:
+        agent.tells("prompt", transcript=str(conversation), prompt="now", prompt_id="p3")
+        conversation.write_text(LINES * 3)
+        (project / "new").touch()
+        found: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
+            rows = cowfs.ok("log", "--all", "-n", "0")["checkpoints"]
+            found[:] = [row for row in rows if row["kind"] == "auto"]
+            return bool(found)
+
+        eventually(is_there)
+        document = cowfs.ok("show", found[0]["id"], "--session")
+    assert (document["session"]["id"], document["prompt"]) == (SESSION, "now")
+    assert document["conversation"]["bytes"] == 3 * len(LINES)
+    assert document["processes"] == []
