@@ -605,7 +605,7 @@ class AgentSettingsError(CowfsError):
     code = "COWFS_AGENT_SETTINGS"
     exit_code = 81
     message = "the settings of {agent} in {path} cannot be changed: {detail}"
-    hint = "They are as they were. Put that right, or put the hooks in by hand (docs/agents.md)."
+    hint = "They are as they were. Put that right and repeat."
 
 
 def from_json(fields: dict[str, Any]) -> CowfsError:
