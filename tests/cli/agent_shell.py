@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,14 @@ class Agent:
     """One that is running. Its children have its session's id in their environment, but with
     `quiet`."""
 
-    def __init__(self, cowfs: Cowfs, cwd: Path, *, quiet: bool = False, **environment: str) -> None:
+    def __init__(
+        self,
+        cowfs: Cowfs,
+        cwd: Path,
+        *,
+        quiet: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         ((_, self.store),) = cowfs.mounts()
         named = {} if quiet else {"CLAUDE_CODE_SESSION_ID": SESSION}
         self.process = subprocess.Popen(
@@ -27,7 +34,7 @@ class Agent:
             cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**cowfs.env, **named, **environment},
+            env={**cowfs.env, **named, **(environment or {})},
         )
 
     @property
@@ -53,10 +60,14 @@ class Agent:
 
 @contextmanager
 def going_on(
-    cowfs: Cowfs, cwd: Path, *, quiet: bool = False, **environment: str
+    cowfs: Cowfs,
+    cwd: Path,
+    *,
+    quiet: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Agent]:
     """A session that ends with the block."""
-    agent = Agent(cowfs, cwd, quiet=quiet, **environment)
+    agent = Agent(cowfs, cwd, quiet=quiet, environment=environment)
     try:
         agent.tells("session-start", cwd=os.fspath(cwd))
         yield agent

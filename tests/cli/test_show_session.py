@@ -294,7 +294,7 @@ def test_the_checkpoint_of_a_prompt(shared_cowfs: Cowfs, place: Path, tmp_path: 
     conversation = tmp_path / "talk.jsonl"
     conversation.write_text(LINES)
     secret = {"MARK": "here", "MARK_TOKEN": "hunter2secret"}
-    with going_on(shared_cowfs, place, **secret) as agent:
+    with going_on(shared_cowfs, place, environment=secret) as agent:
         agent.runs("exec 9<> held; sleep 60 &")
         made = agent.tells(
             "prompt",
