@@ -155,13 +155,25 @@ def test_the_file_that_an_edit_names_is_no_news(agent: Agent) -> None:
     assert agent.hook("PostToolUse", **call) is None
 
 
-def test_a_log_of_the_session(agent: Agent) -> None:
-    transcript = agent.cowfs.top / f"{agent.session}.jsonl"
-    transcript.write_text('{"type": "user", "uuid": "u1"}\n')
-    agent.prompt("go")
-    stores = [store for _, store in agent.cowfs.mounts()]
-    assert len(stores) == 1
-    assert agent.cowfs.ok("verify")["problems"] == []
+def test_a_session_that_was_broken_off_is_told_to_the_next_one(agent: Agent) -> None:
+    cowfs = agent.cowfs
+    with subprocess.Popen(["sleep", "60"]) as process:
+        cowfs.env["CLAUDE_PID"] = str(process.pid)
+        try:
+            agent.hook("SessionStart", source="startup")
+            agent.prompt("long work\nof two lines")
+            process.kill()
+        finally:
+            del cowfs.env["CLAUDE_PID"]
+    following = Agent(cowfs, agent.workspace, f"{agent.session}-2")
+    told = following.hook("SessionStart", source="startup")
+    said = told["hookSpecificOutput"]["additionalContext"]
+    assert f"`cowfs resume {agent.session}`" in said
+    assert '("long work")' in said
+    assert told["systemMessage"] == said
+    following.prompt("something else")
+    third = Agent(cowfs, agent.workspace, f"{agent.session}-3")
+    assert third.hook("SessionStart", source="startup") is None
 
 
 def imported(cowfs: Cowfs, said: bytes, *arguments: str) -> set[str]:
