@@ -13,6 +13,7 @@ from cowfs.agents.settings import USER, Settings, Where
 
 _COMMAND = 'const COMMAND = ["cowfs"]'
 """The line of the plugin that says how cowfs is started."""
+_BEGINNING = "// The plugin of cowfs for OpenCode"
 
 
 def settings(where: Where) -> list[Settings]:
@@ -30,5 +31,5 @@ def plugin(command: tuple[str, ...]) -> str:
 
 
 def is_ours(element: object) -> bool:
-    """There are no elements: the file is ours as a whole."""
-    return False
+    """Whether the text of a file is that of the plugin, of whatever version."""
+    return isinstance(element, str) and element.startswith(_BEGINNING)
