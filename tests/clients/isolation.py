@@ -60,11 +60,12 @@ class Room:
     Namespaces live as long as something holds them: here the descriptors of this object.
     """
 
-    def __init__(self) -> None:
-        """Raises NoRoomError."""
+    def __init__(self, *, as_user: bool = False) -> None:
+        """as_user: in a user namespace, though it is root that asks. Raises NoRoomError."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            words = [*_PROGRAM, "make", str(theirs.fileno())]
+            verb = "make-as-user" if as_user else "make"
+            words = [*_PROGRAM, verb, str(theirs.fileno())]
             done = subprocess.run(
                 words,
                 pass_fds=(theirs.fileno(),),
@@ -118,28 +119,30 @@ def hidden() -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`make FD` sends a listening socket, a network namespace and, if one was needed, a user
-    namespace to the Unix socket FD. `enter FD,FD PATH... -- WORD...` hides the paths and runs a
-    program."""
+    """`make FD` and `make-as-user FD` send a listening socket, a network namespace and, if one was
+    needed or asked for, a user namespace to the Unix socket FD. `enter FD,FD PATH... -- WORD...`
+    hides the paths and runs a program."""
     verb, what, *rest = arguments
-    if verb == "make":
-        _make(int(what))
+    if verb != "enter":
+        _make(int(what), as_user=verb == "make-as-user")
         return 0
     at = rest.index("--")
     return _enter([int(number) for number in what.split(",")], rest[:at], rest[at + 1 :])
 
 
-def _make(to: int) -> None:
-    try:
-        _unshare(_NEW_NETWORK)
-        kinds = ["net"]
-    except PermissionError:
+def _make(to: int, *, as_user: bool) -> None:
+    kinds = ["net", "user"] if as_user else ["net"]
+    if not as_user:
+        try:
+            _unshare(_NEW_NETWORK)
+        except PermissionError:
+            kinds.append("user")
+    if "user" in kinds:
         user, group = os.getuid(), os.getgid()
         _unshare(_NEW_USER | _NEW_NETWORK)
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{user} {user} 1")
         _write("/proc/self/gid_map", f"{group} {group} 1")
-        kinds = ["net", "user"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
     with socket.socket() as listener, socket.socket(fileno=to) as connection:

@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ from tests.clients.looking import (
     sessions,
     the_session,
 )
-from tests.clients.protocols import Said
+from tests.clients.protocols import Call, Said
 from tests.clients.stub import Fail, Request, Script, call
 
 MAKE = "make-the-things"
@@ -58,17 +57,17 @@ HELPED = [
 """The second one: what the helper says itself is not part of it."""
 
 
-def helper(prompt: str) -> Any:
+def helper(prompt: str, *, background: bool = False) -> Call:
     return call(
         "Agent",
         description="a job",
         prompt=f"{prompt} please",
         subagent_type="general-purpose",
-        run_in_background=False,
+        run_in_background=background,
     )
 
 
-def bash(command: str) -> Any:
+def bash(command: str) -> Call:
     return call("Bash", command=command, description="work")
 
 
@@ -319,6 +318,20 @@ def test_two_helpers_at_once(claude: StartClaude) -> None:
         *[("result", "Agent")] * 2,
         ("model", "Both are done."),
     ]
+
+
+def test_a_helper_in_the_background(claude: StartClaude) -> None:
+    script: Script = {
+        HELP: [helper("slow-task", background=True), "It works.", "It has ended."],
+        "slow-task": [bash("echo 1 > slow"), "Slowly."],
+    }
+    agent = claude(script)
+    agent.run(f"{HELP} now")
+    assert contents(agent.top)["slow"] == "1\n"
+    # Its end is said in the user's name, but no user has asked for anything.
+    assert list(prompts(agent)) == [f"{HELP} now"]
+    (below,) = the_session(agent)["subagents"]
+    assert below["state"] == "ended"
 
 
 def test_an_error_of_the_server(claude: StartClaude) -> None:

@@ -25,10 +25,10 @@ except OSError as error:
 """
 
 
-@pytest.fixture
-def room() -> Iterator[Room]:
+@pytest.fixture(params=[False, True], ids=["as it is", "by a user namespace"])
+def room(request: pytest.FixtureRequest) -> Iterator[Room]:
     try:
-        room = Room()
+        room = Room(as_user=request.param)
     except NoRoomError as error:
         pytest.skip(str(error))
     with room:
