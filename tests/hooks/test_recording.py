@@ -396,6 +396,16 @@ def test_the_end_of_a_turn_waits_for_its_answer(record: Recording) -> None:
     }
 
 
+def test_title_and_version_are_what_the_conversation_says(record: Recording) -> None:
+    record.transcript.write_text(
+        entry("user", "u1", None, "go", version="2.1.332")
+        + json.dumps({"type": "custom-title", "customTitle": "The tax", "sessionId": "s1"})
+        + "\n"
+    )
+    record("turn-end", prompt_id="p1")
+    assert (record.session().title, record.session().version) == ("The tax", "2.1.332")
+
+
 def test_an_answer_that_never_comes(record: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cowfs.service.sessions.turns._LONGEST_WAIT", 0.0)
     record.transcript.write_text(entry("user", "u1", None, "go", promptId="p1"))

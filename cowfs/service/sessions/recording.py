@@ -43,7 +43,7 @@ from cowfs.service.sessions.registry import Registry, changed
 from cowfs.service.sessions.repeats import Repeats
 from cowfs.service.sessions.surroundings import Surroundings, look_around
 from cowfs.service.sessions.transcripts import Captured
-from cowfs.service.sessions.turns import Turns, wait_for_answer
+from cowfs.service.sessions.turns import Turns, about, wait_for_answer
 from cowfs.volume.audit_redaction import concealed
 from cowfs.volume.history import Author
 
@@ -205,6 +205,10 @@ class Recorder:
         complete, until = True, time.monotonic() + event.wait
         if event.event == events.TURN_END:
             complete = wait_for_answer(event.agent, event.transcript, event.last_answer)
+            title, version = about(event.agent, event.transcript)
+            event = msgspec.structs.replace(
+                event, title=event.title or title, version=event.version or version
+            )
         with self.registry.lock:
             session, captured = self._follow(author, event)
         self.attribution.see(event, self.registry.get(event.session) or session)

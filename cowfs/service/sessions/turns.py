@@ -64,6 +64,13 @@ def wait_for_answer(agent: str, transcript: str, last_answer: str) -> bool:
     return False
 
 
+def about(agent: str, transcript: str) -> tuple[str, str]:
+    """Title of a conversation and version of the agent's program, as far as its end says; ""."""
+    data = _part(transcript, None, _END_BYTES) if transcript else b""
+    found = agents.get(agent).read({MAIN: data})
+    return found.title, found.version
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """The last prompt of a session, its checkpoint, and how far the main file was then."""
