@@ -270,7 +270,7 @@ def _replace(planned: Plan) -> list[str]:
     made = _make_directories(os.path.dirname(planned.target))
     fresh = f"{planned.target}.cowfs-{os.getpid()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(fresh, flags, 0o600)
+    fd = os.open(fresh, flags, 0o666 if planned.before is None else 0o600)
     try:
         with open(fd, "wb") as file:
             file.write(planned.after)

@@ -234,6 +234,17 @@ def test_mode_and_symbolic_links_stay(home: Home) -> None:
     assert real.read_text() == OTHERS
 
 
+def test_a_new_file_is_as_any_other(home: Home) -> None:
+    before = os.umask(0o027)
+    try:
+        home.install()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(home.file.stat().st_mode) == 0o640
+    (memory,) = (home.top / "data" / "cowfs" / "hooks").iterdir()
+    assert stat.S_IMODE(memory.stat().st_mode) == 0o600
+
+
 def test_the_directory_that_claude_code_is_told_of(home: Home) -> None:
     home.environment["CLAUDE_CONFIG_DIR"] = str(home.top / "elsewhere")
     home.install()
