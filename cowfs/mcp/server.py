@@ -67,12 +67,24 @@ def build(directory: str, *, allow_restore: bool) -> MCPServer:
         instructions=_ABOUT + (_MAY_RESTORE if allow_restore else _MAY_NOT_RESTORE),
     )
     tools = _Tools(directory)
-    looks = (tools.status, tools.log, tools.changes, tools.diff, tools.preview, tools.show)
-    for tool in looks:
-        server.add_tool(_told(tool), annotations=_LOOKS, structured_output=False)
-    server.add_tool(_told(tools.checkpoint), annotations=_ADDS, structured_output=False)
+    offered: list[tuple[Callable[..., str], ToolAnnotations]] = [
+        (tools.status, _LOOKS),
+        (tools.checkpoint, _ADDS),
+        (tools.log, _LOOKS),
+        (tools.changes, _LOOKS),
+        (tools.diff, _LOOKS),
+        (tools.preview, _LOOKS),
+        (tools.show, _LOOKS),
+    ]
     if allow_restore:
-        server.add_tool(_told(tools.restore), annotations=_REPLACES, structured_output=False)
+        offered.append((tools.restore, _REPLACES))
+    for tool, hints in offered:
+        server.add_tool(
+            _told(tool),
+            description=" ".join((tool.__doc__ or "").split()),
+            annotations=hints,
+            structured_output=False,
+        )
     return server
 
 
@@ -119,7 +131,7 @@ class _Tools:
 
     def checkpoint(
         self,
-        message: Annotated[str, Field(description="what this state is")] = "",
+        message: Annotated[str, Field(max_length=2000, description="what this state is")] = "",
         label: Annotated[str, Field(description="a unique name for it")] = "",
         if_changed: Annotated[
             bool, Field(description="make none when nothing has changed since the last one")

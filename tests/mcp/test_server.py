@@ -49,6 +49,7 @@ def test_the_tools_and_their_annotations(bot: Agent) -> None:
         assert hints.idempotent_hint is (name in LOOKS)
         assert hints.open_world_hint is False
         assert tool.description
+        assert "  " not in tool.description
         for parameter, schema in tool.input_schema.get("properties", {}).items():
             assert schema.get("description") or parameter == "limit", (name, parameter)
     assert bot.tools["show"].input_schema["required"] == ["checkpoint", "path"]
@@ -276,6 +277,7 @@ def test_errors_have_code_and_hint(workspace: Path, bot: Agent) -> None:
     assert "COWFS_NOT_A_FILE" in bot.fails("show", checkpoint="@", path="src")
     assert "COWFS_BAD_LABEL" in bot.fails("checkpoint", label="-x")
     assert "limit" in bot.fails("log", limit=0)
+    assert "message" in bot.fails("checkpoint", message="x" * 2001)
     assert "form" in bot.fails("diff", form="xml")
 
 
