@@ -148,6 +148,12 @@ def _detail_lines(short: service.Summary, found: service.Details | None) -> list
     ]
     if found.unused:
         lines.append(f"    unused      {output.size(found.unused):>10}  `cowfs gc` frees it")
+    if found.said:
+        lines += [
+            "  conversations of agents",
+            f"    in all      {output.size(found.said):>10}",
+            f"    stored      {output.size(found.said_stored):>10}",
+        ]
     for title, parts in (("checkpoints", found.checkpoints), ("paths", found.paths)):
         if parts:
             lines.append(f"  {title} that added the most")

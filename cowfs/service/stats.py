@@ -19,6 +19,7 @@ from typing import Any
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.format.sessions import piece_head
 from cowfs.service.states import States
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.headers import Header, block_headers
@@ -112,7 +113,8 @@ class Details:
     as if each were a copy. Both know only what was looked into since the first mount.
     written: of the blocks that were written, each time. raw: of the different ones of these.
     stored: of their records. unused: records of blocks that nothing names. by_codec: how the used
-    ones are stored. checkpoints, paths: the greatest."""
+    ones are stored. checkpoints, paths: the greatest. said, said_stored: bytes of conversations of
+    agents, and of their records."""
 
     logical: int = 0
     logical_all: int = 0
@@ -122,6 +124,8 @@ class Details:
     unused: int = 0
     missing: int = 0
     damaged: int = 0
+    said: int = 0
+    said_stored: int = 0
     by_codec: dict[str, Stored] = field(default_factory=dict)
     checkpoints: list[Part] = field(default_factory=list)
     paths: list[Part] = field(default_factory=list)
@@ -166,6 +170,7 @@ class _Survey:
         self._extents()
         self._blocks()
         self._inodes()
+        self._conversations()
         self._found.checkpoints = self._greatest_checkpoints()
         return self._found
 
@@ -253,6 +258,17 @@ class _Survey:
             before = next((s for e, s in versions[at + 1 :] if tree.is_ancestor(e, epoch)), 0)
             self._found.logical_all += tree.states(epoch) * (size - before)
         self._found.logical += next((s for e, s in versions if tree.is_ancestor(e, head)), 0)
+
+    def _conversations(self) -> None:
+        if "piece" not in self._reader.store.tables:
+            return
+        for _, value in self._scan("piece"):
+            try:
+                self._found.said += piece_head(value)[0]
+            except DamagedRecordError:
+                self._found.damaged += 1
+                continue
+            self._found.said_stored += len(value)
 
     def _greatest_checkpoints(self) -> list[Part]:
         by_state: defaultdict[int, Counter[str]] = defaultdict(Counter)

@@ -6,6 +6,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from cowfs.service.workspace import ReadOnly
 from cowfs.types import BLOCK_SIZE
 from tests.history.states import history
 from tests.history.test_diff_random import Edit, apply_edit, edits, filled
+from tests.sessions.talking import LINE, Talk
 from tests.support.volumes import Rig
 
 
@@ -169,3 +171,18 @@ def test_the_summary_is_what_counters_and_the_file_say(open_rig: Callable[[], Ri
         assert pages - 16 * page <= short.used_bytes + short.free_bytes + 2 * page <= pages
         assert sum(table.bytes for table in short.tables) <= short.used_bytes
         assert short.records == sum(table.entries for table in short.tables)
+
+
+def test_conversations_of_agents(open_rig: Callable[[], Rig], tmp_path: Path) -> None:
+    """As long as the agents' files are, and as their records."""
+    rig = open_rig()
+    talk = Talk(rig, tmp_path / "agent")
+    talk.says(LINE * 1000)
+    talk.keep()
+    talk.says(LINE)
+    talk.checkpoint()
+    with history(rig) as workspace:
+        found = stats.details(workspace, nobody)
+        values = [value for _, value in workspace.reader.scan("piece")]
+    assert found.said == 1001 * len(LINE)
+    assert found.said_stored == sum(map(len, values)) < found.said // 10
