@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.conftest import MountFunction
 from tests.sessions.talking import LINE
 from tests.support.mounting import Mounted
 
+_NUMBERS = itertools.count(1)
+
 
 def event(mounted: Mounted, name: str, transcript: Path) -> str:
     """Tell the daemon of an event; the id of the checkpoint, "" if there is none."""
@@ -26,6 +29,7 @@ def event(mounted: Mounted, name: str, transcript: Path) -> str:
         cwd=str(mounted.mountpoint),
         transcript=str(transcript),
         prompt="tidy up",
+        prompt_id=f"p{next(_NUMBERS)}",
         pid=os.getpid(),
     )
     return str((answer["checkpoint"] or {"id": ""})["id"])
@@ -82,3 +86,22 @@ def test_a_directory_of_the_mount_in_the_place_of_a_file(base: Path, mount: Moun
     assert event(here, "prompt", here.mountpoint / "fifo")
     found, pieces = look(here.store)
     assert (found, pieces) == ({}, [])
+
+
+def test_a_collection_of_the_daemon(base: Path, tmp_path: Path, mount: MountFunction) -> None:
+    """What only a checkpoint that was removed had of a conversation goes, and the rest goes on."""
+    here = mount(base)
+    transcript = tmp_path / "log.jsonl"
+    transcript.write_bytes(LINE)
+    one = event(here, "prompt", transcript)
+    transcript.write_bytes(LINE.upper())
+    two = event(here, "prompt", transcript)
+    assert [number for number, _, _ in look(here.store)[1]] == [1, 2]
+    here.call("forget", checkpoints=[one])
+    here.call("gc", rules=None)
+    found, pieces = look(here.store)
+    assert (set(found), pieces) == ({two}, [(2, 0, len(LINE))])
+    with open(transcript, "ab") as file:
+        file.write(LINE)
+    three = event(here, "prompt", transcript)
+    assert look(here.store)[0][three] == LINE.upper() + LINE

@@ -20,6 +20,7 @@ from cowfs.format.sessions import (
     piece_key,
 )
 from cowfs.service.sessions import transcripts as module
+from cowfs.store.writer import TransactionGroup
 from tests.sessions.talking import LINE, Talk, pieces, sessions, transcripts
 from tests.support.volumes import Rig
 
@@ -512,3 +513,39 @@ def test_a_commit_that_fails_is_tried_again(talk: Talk, monkeypatch: pytest.Monk
     talk.rig.volume.sync()
     assert talk.kept() == {"main": 3 * LINE}
     assert len(pieces(talk.rig)) == 3
+
+
+def test_a_restore_that_was_withdrawn_takes_nothing_with_it(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction group is taken back when there is no room for it; pieces were in another."""
+    talk.says(LINE)
+    one = talk.checkpoint()
+    talk.says(LINE)
+    talk.keep()
+    assert talk.rig.volume.extra.puts["piece"]
+    writer = talk.rig.volume.writer
+    commit = writer._commit
+
+    def fail(groups: list[TransactionGroup]) -> None:
+        if any("operation" in group.puts for group in groups):
+            raise OSError(28, "No space left on device")
+        commit(groups)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_commit", fail)
+        with pytest.raises(StoreFullError):
+            talk.rig.restore(one)
+    talk.rig.checkpoint()
+    talk.says(LINE)
+    assert talk.kept() == {"main": 3 * LINE}
+    assert len(pieces(talk.rig)) == 3
+
+
+def test_times_of_a_clock_that_jumped(talk: Talk) -> None:
+    talk.says(LINE)
+    record = SessionRecord("s1", "claude", started=1 << 61, last=1, ended=5, state="ended")
+    with talk.registry.lock:
+        talk.registry.capture(record, talk.sources.values())
+    assert sessions(talk.rig)["s1"].started == 1 << 61
+    assert talk.kept() == {"main": LINE}
