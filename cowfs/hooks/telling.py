@@ -38,7 +38,7 @@ def changes(found: dict[str, Any], tool: str) -> str:
         f" (checkpoint {since} is the state before it):"
     ]
     if found["many"]:
-        lines.append(f"more than 5,000 files and directories; `cowfs diff {since}` lists them")
+        lines.append(f"more than a thousand files and directories; `cowfs diff {since}` lists them")
     for name, words in _LISTS:
         if rows := found[name]:
             lines.append(f"{words}: {', '.join(map(_named, rows))}")

@@ -26,8 +26,9 @@ from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader
 
 _MOST_MARKS = 500
-_MOST_TOUCHED = 5000
-"""With more changes than that nothing is compared: a hook has to answer soon."""
+_MOST_TOUCHED = 3000
+"""With more change records than that nothing is compared: a hook has to answer soon. A thing has
+three at most, when it was renamed: so these are more than a thousand things."""
 _MOST_LISTED = 20
 _LISTS = {"A": "created", "M": "modified", "T": "modified", "P": "attributes", "D": "deleted"}
 

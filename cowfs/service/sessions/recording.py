@@ -185,6 +185,7 @@ class Recorder:
     def record(self, author: Author, event: Event) -> Outcome:
         """Do what an event asks for; durable when a checkpoint was made. Raises CowfsError."""
         key, lasting = event.identity
+        until = time.monotonic() + event.wait
         before, again = self._repeats.enter(event.session, key, event.wait)
         if before is not None:
             if event.event == events.SUBAGENT_END:  # it has gone on meanwhile, and ended again
@@ -192,7 +193,7 @@ class Recorder:
                     self._follow(author, event)
             return replace(before, made=False, repeated=True)
         try:
-            outcome = self._record(author, event, again=again)
+            outcome = self._record(author, event, until, again=again)
         except BaseException:
             self._repeats.leave(event.session, key, None, lasting=lasting)
             raise
@@ -200,9 +201,10 @@ class Recorder:
         self._repeats.leave(event.session, key, done, lasting=lasting)
         return replace(outcome, repeated=again)
 
-    def _record(self, author: Author, event: Event, *, again: bool) -> Outcome:
-        """again: it is the event that came last, without an id that would tell it from another."""
-        complete, until = True, time.monotonic() + event.wait
+    def _record(self, author: Author, event: Event, until: float, *, again: bool) -> Outcome:
+        """until: when the hook gives up, by the monotonic clock. again: it is the event that came
+        last, without an id that would tell it from another."""
+        complete = True
         if event.event == events.TURN_END:
             complete = wait_for_answer(event.agent, event.transcript, event.last_answer)
             title, version = about(event.agent, event.transcript)
@@ -248,8 +250,7 @@ class Recorder:
         always: bool,
         until: float,
     ) -> Outcome:
-        """Make the checkpoint. wanted: if anything has changed; always: also if not. until: when
-        the hook gives up, by the monotonic clock."""
+        """Make the checkpoint. wanted: if anything has changed; always: also if not."""
         if not wanted and event.event != events.TOOL_START:
             commit(self._engine)
             return Outcome(session)
