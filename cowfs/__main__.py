@@ -10,8 +10,9 @@ _HELP = {"-h", "--help"}
 def main() -> int:
     """Run the command of sys.argv; returns the exit code.
 
-    `hook`, `statusline`, and `checkpoint` and `status` of a live mount take a path without click and
-    without the store: agents run them at every prompt, and importing those costs more than the work.
+    `hook`, `statusline`, and `checkpoint` and `status` of a live mount take a path without click
+    and without the store: agents run them at every prompt, and importing those costs more than the
+    work.
     """
     arguments = sys.argv[1:]
     try:
