@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Cowfs
+from tests.cli.terminal import terminal
 from tests.cli.test_quick import _HEAVY, _SPY
 
 _SECONDS = 60
@@ -289,6 +290,21 @@ def test_nobody_can_be_asked(quickly: Cowfs) -> None:
     assert error["code"] == "COWFS_USAGE"
     assert "--yes" in error["message"]
     assert not (quickly.top / "claude").exists()
+
+
+@pytest.mark.parametrize("answer", ["y", "n", ""])
+def test_somebody_is_asked(cowfs: Cowfs, answer: str) -> None:
+    file = cowfs.top / "claude" / "settings.json"
+    cowfs.env["CLAUDE_CONFIG_DIR"] = str(file.parent)
+    with terminal(cowfs, "hooks", "install", "claude") as (user, process):
+        user.read_until(b"write that?")
+        assert f"+++ {file}" in user.seen.decode()
+        assert not file.exists()
+        user.type(f"{answer}\n".encode())
+        said = user.rest()
+    assert process.returncode == 0
+    assert file.exists() == (answer == "y")
+    assert ("nothing was written" in said) == (answer != "y")
 
 
 def test_a_project_file_is_git_s_business(quickly: Cowfs, project: Path) -> None:
