@@ -25,6 +25,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from cowfs.agents.base import MAIN, Conversation, Copy, NotCopyableError, Source, Turn
@@ -89,7 +90,7 @@ class Gemini:
         path = os.path.join(directory, f"{match[1]}{id8}.jsonl")
         return Copy(
             session=new,
-            files={path: b"".join(_renamed(line, data, new) for line in kept)},
+            files={path: b"".join(_renamed(line, data, new) for line in kept) + _touched()},
             command=self.resume_command(new, cwd),
             cwd=_root_of(transcript) or cwd,
             notes=notes,
@@ -196,11 +197,20 @@ def _is_said(message: dict[str, Any]) -> bool:
 
 
 def _cuts(wanted: Sequence[Line]) -> Iterator[int]:
+    """After which lines nothing is open. Those that only say again what was said are none: a client
+    that goes on with a chat writes all of it once more, and what tools answered twice."""
     chat = _Chat()
     for line in wanted:
+        is_set = "$set" in line.value
+        before = set(chat.messages) if "messages" in mapping(line.value.get("$set")) else set()
         chat.take(line.value, "")
-        if chat.is_settled():
+        if chat.is_settled() and not (is_set and before <= chat.messages.keys()):
             yield line.number
+
+
+def _touched() -> bytes:
+    """The last line of a copy: it is of today, for the client deletes what is old."""
+    return packed({"$set": {"lastUpdated": datetime.now(UTC).isoformat()}})
 
 
 def _renamed(line: Line, data: bytes, new: str) -> bytes:

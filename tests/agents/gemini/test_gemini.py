@@ -15,7 +15,7 @@ from cowfs.agents.gemini.adapter import Gemini
 from cowfs.agents.gemini.hooks import answer, event
 from cowfs.agents.gemini.settings import is_ours, settings
 from cowfs.agents.settings import PROJECT, USER, Where
-from tests.agents.gemini.writing import FIRST, SESSION, TRANSCRIPT, Chat, write
+from tests.agents.gemini.writing import CONTEXT, FIRST, SESSION, TRANSCRIPT, Chat, write
 from tests.agents.talks import Answer, Calls, Said
 
 GEMINI = Gemini()
@@ -111,8 +111,25 @@ def test_what_a_copy_changes() -> None:
     before, after = (list(map(json.loads, text.splitlines())) for text in (whole, body))
     assert after[0] == {**before[0], "sessionId": made.session}
     assert after[2] == {"$set": {"sessionId": made.session}}
-    assert body.splitlines()[3:] == whole.splitlines()[3:]
+    assert body.splitlines()[3:-1] == whole.splitlines()[3:-1]
+    assert list(after[-1]["$set"]) == ["lastUpdated"]
     assert made.command == ("gemini", "--resume", made.session)
+
+
+def test_what_a_client_says_again_when_it_goes_on_is_left_out() -> None:
+    """It would send the answers of tools twice. What it makes shorter is another matter."""
+    whole = write(TALK)
+    read = [json.loads(line) for line in whole.splitlines()]
+    messages = [record for record in read if "id" in record]
+    chat = Chat()
+    chat.lines = whole.decode().splitlines(keepends=True)
+    chat.add({"$set": {"messages": [CONTEXT, messages[0], *messages]}})
+    [body] = copy(text_of(chat)).files.values()
+    assert body.count(b'"messages"') == 1
+    summary = {"id": "s", "type": "gemini", "content": "You added."}
+    chat.add({"$set": {"messages": [summary]}})
+    [body] = copy(text_of(chat)).files.values()
+    assert GEMINI.read({MAIN: body}).last_answer == "You added."
 
 
 def test_where_a_copy_goes_on(tmp_path: Path) -> None:
