@@ -169,7 +169,7 @@ def _told(
         elif item.after is None:
             lines.append(f"{path} is removed: there was nothing else in it")
         else:
-            lines.append(f"{path} is {'as it was' if remove else 'changed'}")
+            lines.append(f"{path} is {'without them again' if remove else 'changed'}")
         if remove or item not in changed:
             continue
         if item in shared:
