@@ -186,8 +186,22 @@ class Claude(Agent):
 
     def words(self, prompt: str, session: str) -> list[str]:
         resume = ["--resume", session] if session else []
-        allowed = ["--permission-mode", "acceptEdits", "--allowedTools", self.tools]
-        return ["-p", prompt, *allowed, *resume]
+        return ["-p", prompt, *self.allowed, *resume]
+
+    @property
+    def allowed(self) -> list[str]:
+        """Options for what it may do without asking."""
+        return ["--permission-mode", "acceptEdits", "--allowedTools", self.tools]
+
+    def answer_first_questions(self) -> None:
+        """Those that it has for a person who starts it for the first time."""
+        answers = {
+            "hasCompletedOnboarding": True,
+            "theme": "dark",
+            "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
+            "projects": {str(self.top): {"hasTrustDialogAccepted": True}},
+        }
+        (self.config / ".claude.json").write_text(json.dumps(answers))
 
     def resume_command(self, session: str) -> list[str]:
         return ["claude", "--resume", session]

@@ -32,11 +32,13 @@ from tests.clients.looking import (
 )
 from tests.clients.protocols import Call, Said
 from tests.clients.stub import Fail, Request, Script, call
+from tests.clients.terminal import CLEAR_LINE, ENTER, ESCAPE, UP, in_terminal
 
 MAKE = "make-the-things"
 HELP = "ask-a-helper"
 TASK = "helper-task"
 BREAK = "break-the-things"
+LAST = "the-last-thing"
 
 MADE = [
     Said("user", MAKE),
@@ -48,6 +50,7 @@ MADE = [
     Said("model", "Things are made."),
 ]
 """The first turn of the story, as the model is sent it."""
+MADE_ONLY = [Said("user", MAKE), Said("model", "Things are made.")]
 HELPED = [
     Said("user", HELP),
     Said("call", "Agent"),
@@ -339,6 +342,63 @@ def test_an_error_of_the_server(claude: StartClaude) -> None:
     agent.run(f"{MAKE} now", code=1)
     assert list(prompts(agent)) == [f"{MAKE} now"]
     assert the_session(agent)["state"] == "ended"
+
+
+# -- in a terminal --------------------------------------------------------------------------------
+
+
+def test_interrupted_and_rewound_by_its_own_menu(claude: StartClaude, tmp_path: Path) -> None:
+    """Esc, then /rewind: Claude Code says neither to a hook, and writes nothing at a /rewind."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script: Script = {
+        MAKE: ["Things are made."],
+        BREAK: [bash(f"echo half > half; echo > {fifo}; sleep 1000"), "never said"],
+        HELP: ["I helped."],
+        LAST: ["That was all."],
+        GO_ON: [WENT_ON],
+    }
+    agent = claude(script)
+    agent.answer_first_questions()
+    with in_terminal(agent, agent.allowed) as terminal:
+        terminal.until("accept edits on")
+
+        def ask(prompt: str) -> None:
+            terminal.type(f"{prompt} now")
+            terminal.press(ENTER)
+
+        ask(MAKE)
+        terminal.until("Things are made.", "s · done")
+        ask(BREAK)
+        wait_for(fifo)
+        terminal.press(ESCAPE)
+        terminal.until("Interrupted")
+        ask(HELP)
+        terminal.until("I helped.", "s · done")
+        terminal.type("/rewind", "Restore earlier code, conversation")
+        terminal.press(ENTER)
+        terminal.until("(current)")
+        terminal.type(UP, f"❯ {HELP} now")
+        terminal.press(ENTER)
+        terminal.until("Restore conversation")
+        terminal.press(ENTER)
+        terminal.until(f"❯ {HELP} now")
+        terminal.type(CLEAR_LINE, "to paste deleted text")
+        ask(LAST)
+        terminal.until("That was all.", "s · done")
+        terminal.type("/exit", "Exit the")
+        terminal.press(ENTER)
+        assert terminal.finish() == 0
+    found = prompts(agent)
+    assert list(found) == [f"{prompt} now" for prompt in (MAKE, BREAK, HELP, LAST)]
+    whole = {prompt: agent.stub.history(agent.stub.last(prompt))[:-1] for prompt in (HELP, LAST)}
+    assert whole[LAST] == whole[HELP]  # it was rewound
+    assert whole[HELP][:4] == [*MADE_ONLY, ("user", BREAK), ("call", "Bash")]
+    # What Claude Code itself adds when it resumes where the user was the last one to say something.
+    added = ("model", "No response requested.")
+    for prompt in (HELP, LAST):
+        answer = agent.cowfs.ok("restore", found[f"{prompt} now"], "--conversation")
+        assert copied(agent, answer["conversation"]) == [*whole[prompt], added]
 
 
 # -- an agent goes on whatever becomes of cowfs ---------------------------------------------------
