@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -257,16 +258,26 @@ def test_one_that_changes_at_the_last_moment_stays(
 ) -> None:
     old(talk)
     talk.rig.checkpoint()
-    find = retention._old_sessions
+    find = retention._old_families
 
-    def heard_of(reader: Reader) -> list[SessionRecord]:
-        found = find(reader)
+    def heard_of(*of: Any) -> Any:
+        found = find(*of)
         end(talk, last=1 << 62)
         return found
 
-    monkeypatch.setattr(retention, "_old_sessions", heard_of)
-    drop(talk)
-    assert "s1" in sessions(talk.rig)
+    monkeypatch.setattr(retention, "_old_families", heard_of)
+    assert drop(talk) == Dropped()
+    assert set(sessions(talk.rig)) == {"s1", "s1/a1"}
+
+
+def test_it_ends_between_a_session_and_its_pieces(talk: Talk) -> None:
+    old(talk)
+    talk.rig.checkpoint()
+    steps = iter([True])  # the session
+    done = drop_unneeded(talk.rig.engine, talk.registry, lambda: next(steps, False))
+    assert done == Dropped(sessions=2, transcripts=1)
+    check_verified(talk.rig)
+    assert drop(talk) == Dropped(pieces=1)
 
 
 def test_names_that_begin_alike(talk: Talk, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ it is taken first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
 from cowfs.agents.base import Source
 from cowfs.errors import DamagedRecordError
-from cowfs.format import records
+from cowfs.format import keys, records
 from cowfs.format.sessions import ENDED, SessionRecord, session_key
 from cowfs.service.engine import Engine
 from cowfs.service.sessions import reading
@@ -78,21 +78,26 @@ class Registry:
             if found is not None:
                 self.put(change(found))
 
-    def drop(self, unwanted: Iterable[SessionRecord]) -> list[SessionRecord]:
-        """Remove sessions, those that are still what they were; which, with the next group. Whoever
-        holds the lock until that is committed makes sure that none comes back as it was."""
+    def drop(self, members: Collection[SessionRecord], transcripts: Iterable[int]) -> bool:
+        """Remove a session with its sub-agents and all of its transcripts, with the next group;
+        False if any is not what it was. Whoever holds the lock until that is committed makes sure
+        that none comes back as it was."""
         with self.lock:
-            gone = [r for r in unwanted if self._known.get(r.id, r) == r]
+            if any(self._known.get(record.id, record) != record for record in members):
+                return False
 
             def delete() -> None:
-                for record in gone:
-                    self._engine.volume.extra.delete("session", session_key(record.id))
+                extra = self._engine.volume.extra
+                for record in members:
+                    extra.delete("session", session_key(record.id))
+                for number in transcripts:
+                    extra.delete("transcript", keys.pack_id(number))
 
             self._engine.call(delete)
-            for record in gone:
+            for record in members:
                 self._known.pop(record.id, None)
                 self.transcripts.forget(record.id)
-            return gone
+            return True
 
 
 def changed(record: SessionRecord, **fields: object) -> SessionRecord:

@@ -1,9 +1,9 @@
 """Dropping conversations that no checkpoint and no session needs any more, and sessions of times
 long past.
 
-What a context of a kept checkpoint marks is never touched. Transcripts go before their pieces; what
-a crash leaves of these is found by the next run. Where anything that tells what is needed cannot be
-read, nothing goes.
+What a context of a kept checkpoint marks is never touched. A session goes in one transaction with
+its sub-agents and transcripts, and transcripts go before their pieces; what a crash leaves of these
+is found by the next run. Where anything that tells what is needed cannot be read, nothing goes.
 
 Threading: `drop_unneeded` is for the threads that an `Engine` is for; `Sweep.step` runs in the
 writer.
@@ -12,11 +12,17 @@ writer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cowfs.errors import DamagedRecordError
-from cowfs.format import keys
-from cowfs.format.sessions import ACTIVE, SessionRecord, family, unpack_context
+from cowfs.format import keys, records
+from cowfs.format.sessions import (
+    ACTIVE,
+    SessionRecord,
+    TranscriptRecord,
+    family,
+    unpack_context,
+)
 from cowfs.service.engine import Engine, commit
 from cowfs.service.selectors import all_checkpoints
 from cowfs.service.sessions import reading
@@ -39,10 +45,26 @@ class Dropped:
     pieces: int = 0
 
 
+@dataclass(slots=True)
+class _Family:
+    """A session with its sub-agents, and the numbers of all of its transcripts."""
+
+    members: list[SessionRecord] = field(default_factory=list)
+    transcripts: list[int] = field(default_factory=list)
+
+    def is_over(self, before: int) -> bool:
+        """Whether all of them ended or were broken off, and were last heard of before a time."""
+        above = next((record for record in self.members if not record.parent), None)
+        return all(
+            record.last < before and reading.state(record, above) != ACTIVE
+            for record in self.members
+        )
+
+
 def drop_unneeded(
     engine: Engine, registry: Registry | None, go_on: GoOn, *, old: bool = True
 ) -> Dropped:
-    """Drop transcripts that nothing needs, until done or `go_on` says no; with `old` sessions first
+    """Drop transcripts that nothing needs, until done or `go_on` says no; with `old` also sessions
     that are over, that no checkpoint names, and that were last heard of before the oldest
     checkpoint that is left, and its changes, were begun. registry: of the daemon, None without one.
     Raises StoreFullError, StoreUnwritableError, WriterEndedError."""
@@ -51,12 +73,17 @@ def drop_unneeded(
     with Reader(store) as reader:
         if not any(reader.count(table) for table in ("session", "transcript", "piece")):
             return done
+    with known.lock:
+        # From here on marks are made of what sessions go on with now, and of newer ones only.
+        commit(engine)
+        held = known.transcripts.held()
+        reader = Reader(store)
     try:
-        if old:
-            _drop_sessions(engine, known, go_on, done)
-        unneeded = _unneeded(engine, known, go_on)
+        with reader:
+            families, unneeded = _find(reader, held, go_on, old=old)
     except DamagedRecordError:
-        unneeded = []  # `verify` tells of it
+        families, unneeded = [], []  # `verify` tells of it
+    _drop_families(engine, known, families, go_on, done)
     for start in range(0, len(unneeded), _AT_ONCE):
         part = unneeded[start : start + _AT_ONCE]
         if not go_on():
@@ -72,73 +99,70 @@ def drop_unneeded(
     return done
 
 
-# -- sessions ---------------------------------------------------------------------------------
+def _find(
+    reader: Reader, held: set[int], go_on: GoOn, *, old: bool
+) -> tuple[list[_Family], list[int]]:
+    """Sessions that may go, and transcripts of others: those that no session goes on with, that
+    nobody is about to make a checkpoint with, and that no context marks. Raises
+    DamagedRecordError."""
+    families = _families(reader)
+    all_of_them = {number for one in families.values() for number in one.transcripts}
+    going_on = {n for one in families.values() for record in one.members for n in record.files}
+    unwanted = _old_families(reader, families) if old else []
+    if not unwanted and not all_of_them - going_on - held:
+        return [], []
+    needed = set(held)
+    for number, (_, value) in enumerate(reader.scan("context")):
+        if not number % _AT_ONCE and not go_on():
+            return [], []
+        needed.update(mark.transcript for mark in unpack_context(value).marks)
+    unwanted = [one for one in unwanted if needed.isdisjoint(one.transcripts)]
+    gone = {number for one in unwanted for number in one.transcripts}
+    return unwanted, sorted(all_of_them - going_on - needed - gone)
 
 
-def _drop_sessions(engine: Engine, registry: Registry, go_on: GoOn, done: Dropped) -> None:
-    with Reader(engine.volume.store) as reader:
-        unwanted = _old_sessions(reader)
-    for start in range(0, len(unwanted), _AT_ONCE):
-        if not go_on():
-            return
-        with registry.lock:
-            gone = registry.drop(unwanted[start : start + _AT_ONCE])
-            commit(engine)
-        done.sessions += len(gone)
+def _families(reader: Reader) -> dict[str, _Family]:
+    """By session. Raises DamagedRecordError."""
+    found: dict[str, _Family] = {}
+    for session in reading.sessions(reader):
+        found.setdefault(family(session.id), _Family()).members.append(session)
+    for key, value in reader.scan("transcript"):
+        owner = records.decode(value, TranscriptRecord).session
+        found.setdefault(owner, _Family()).transcripts.append(keys.unpack_id(key))
+    return found
 
 
-def _old_sessions(reader: Reader) -> list[SessionRecord]:
-    """Sessions that are over and that nothing names, with their sub-agents; all of a session or
-    nothing. Raises DamagedRecordError."""
+def _old_families(reader: Reader, families: dict[str, _Family]) -> list[_Family]:
+    """Those that are over and that no checkpoint names. Raises DamagedRecordError."""
     checkpoints = all_checkpoints(reader)
     oldest = next((record for record in checkpoints if record.epoch), None)
     if oldest is None:
         return []
     before = reader.epoch(oldest.epoch).opened
-    named = {family(record.session) for record in checkpoints if record.session}
-    families: dict[str, list[SessionRecord]] = {}
-    for record in reading.sessions(reader):
-        families.setdefault(family(record.id), []).append(record)
+    named = {family(record.session) for record in checkpoints}
     return [
-        record
-        for name, records in families.items()
-        if name not in named and _are_over(name, records, before)
-        for record in records
+        one
+        for name, one in families.items()
+        if one.members and name not in named and one.is_over(before)
     ]
 
 
-def _are_over(name: str, records: Iterable[SessionRecord], before: int) -> bool:
-    above = next((record for record in records if record.id == name), None)
-    return all(
-        record.last < before and reading.state(record, above) != ACTIVE for record in records
-    )
+def _drop_families(
+    engine: Engine, registry: Registry, families: list[_Family], go_on: GoOn, done: Dropped
+) -> None:
+    """Those that are still what they were."""
+    for one in families:
+        if not go_on():
+            return
+        with registry.lock:
+            if not registry.drop(one.members, one.transcripts):
+                continue
+            commit(engine)
+        done.sessions += len(one.members)
+        done.transcripts += len(one.transcripts)
 
 
-# -- transcripts ------------------------------------------------------------------------------
-
-
-def _unneeded(engine: Engine, registry: Registry, go_on: GoOn) -> list[int]:
-    """Transcripts that no session goes on with, that nobody is about to make a checkpoint with, and
-    that no context marks. Raises DamagedRecordError."""
-    with registry.lock:
-        # From here on marks are made of what sessions go on with now, and of newer ones only.
-        commit(engine)
-        held = registry.transcripts.held()
-        reader = Reader(engine.volume.store)
-    with reader:
-        left = {keys.unpack_id(key) for key in reader.keys("transcript")} - held
-        for record in reading.sessions(reader):
-            left.difference_update(record.files)
-        if not left:
-            return []
-        for number, (_, value) in enumerate(reader.scan("context")):
-            if not number % _AT_ONCE and not go_on():
-                return []
-            left.difference_update(mark.transcript for mark in unpack_context(value).marks)
-    return sorted(left)
-
-
-def _delete(store: Store, txn: Transaction, numbers: list[int]) -> None:
+def _delete(store: Store, txn: Transaction, numbers: Iterable[int]) -> None:
     for number in numbers:
         txn.delete(keys.pack_id(number), db=store.tables["transcript"])
 
