@@ -59,9 +59,10 @@ class Checkpoints:
 class Retention:
     """Which checkpoints are kept: those that any of the rules keeps; 0 is no such rule.
 
-    keep_last: the newest so many. keep_hourly, keep_daily, keep_weekly: the last one of each of so
-    many hours, days, weeks. keep_days: all of so many days. keep_rescue: rescue checkpoints of so
-    many days. What has a label or is pinned is no matter of these.
+    keep_last: the newest so many, and the newest so many prompts. keep_hourly, keep_daily,
+    keep_weekly: the last one of each of so many hours, days, weeks. keep_days: all of so many days.
+    keep_rescue: rescue checkpoints of so many days. What has a label or is pinned is no matter of
+    these.
 
     Nothing may be removed by them while `Config.problems` has something: it could be a rule.
     """
@@ -334,7 +335,7 @@ SETTINGS = {
             "development",
             "development: 30 days; production: 90 days",
         ),
-        Setting("retention.keep_last", NUMBER, 10, "the newest so many are kept"),
+        Setting("retention.keep_last", NUMBER, 10, "the newest so many, and so many prompts"),
         Setting("retention.keep_hourly", NUMBER, 0, "the last one of each of so many hours"),
         Setting("retention.keep_daily", NUMBER, 0, "the last one of each of so many days"),
         Setting("retention.keep_weekly", NUMBER, 0, "the last one of each of so many weeks"),
