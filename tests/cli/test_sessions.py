@@ -95,6 +95,8 @@ def test_states_and_sub_agents(shared_cowfs: Cowfs, work: Path) -> None:
             ("tester", "ended", agent.session),
         ]
         assert shared_cowfs.ok("status")["sessions"]["active"] >= 1
+        below = shared_cowfs.ok("session", "show", f"{agent.session}/reviewer-1")["session"]
+        assert (below["kind"], below["parent"]) == ("reviewer", agent.session)
     finally:
         process.kill()
         process.wait()
@@ -221,6 +223,18 @@ def test_some_paths_and_the_conversation(shared_cowfs: Cowfs, agent: Agent, work
     assert (work / "cart").read_text() == "two\n"
     assert (work / "tax").exists()
     assert len(agent.copies()) == 1
+
+
+def test_the_original_is_still_running(shared_cowfs: Cowfs, work: Path) -> None:
+    """Two agents in one directory: the user is told."""
+    agent = Agent(shared_cowfs, work, pid=os.getpid())
+    agent.prompt("one")
+    agent.answer("done")
+    point = agent.prompt("two")
+    [note] = shared_cowfs.ok("restore", point, "--both")["conversation"]["notes"]
+    assert f"still running (pid {os.getpid()})" in note
+    agent.tell("session-end")
+    assert shared_cowfs.ok("restore", point, "--both")["conversation"]["notes"] == []
 
 
 def test_a_preview(shared_cowfs: Cowfs, agent: Agent, work: Path) -> None:

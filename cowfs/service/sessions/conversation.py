@@ -25,6 +25,7 @@ from cowfs.errors import (
 )
 from cowfs.format import records
 from cowfs.format.sessions import (
+    ACTIVE,
     ENDED,
     ContextRecord,
     Mark,
@@ -233,6 +234,10 @@ def _copy(session: SessionRecord, files: Mapping[str, bytes], transcript: str, l
 
 
 def _told(session: SessionRecord, copy: Copy, prompt: str, *, complete: bool) -> Continuation:
+    notes = copy.notes
+    if session.pid and reading.state(session) == ACTIVE:
+        running = f"the original is still running (pid {session.pid}): end it before you go on"
+        notes = (*notes, f"{running} in the copy, or both work on the same files")
     return Continuation(
         session=copy.session,
         agent=session.agent,
@@ -244,7 +249,7 @@ def _told(session: SessionRecord, copy: Copy, prompt: str, *, complete: bool) ->
         files=tuple(copy.files),
         prompt=prompt,
         complete=complete,
-        notes=copy.notes,
+        notes=notes,
     )
 
 
