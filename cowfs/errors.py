@@ -562,8 +562,8 @@ class SessionPlaceError(CowfsError):
     exit_code = 76
     message = "the session {session} worked in {path}, which is not there"
     hint = (
-        "If the workspace was moved, move it back or mount it there (`cowfs mount DIR --at`); if the"
-        " directory was deleted, `cowfs resume --code` brings it back."
+        "If the workspace was moved, move it back or mount it there (`cowfs mount DIR --at`); if"
+        " the directory was deleted, `cowfs resume --code` brings it back."
     )
 
 
