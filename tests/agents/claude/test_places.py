@@ -113,6 +113,18 @@ def test_a_copy_lies_where_the_conversation_began(tmp_path: Path, cwd: str) -> N
     assert made.command == ("claude", "--resume", made.session)
 
 
+def test_a_conversation_that_moved_into_a_worktree_goes_on_there(tmp_path: Path) -> None:
+    project = tmp_path / ".claude/projects/-w-trees-one"
+    made = Transcript(cwd="/w/app")
+    made.turn("one", "First.")
+    made.cwd = "/w/trees/one"
+    made.turn("two", "Second.")
+    transcript = str(project / f"{SESSION}.jsonl")
+    found = CLAUDE.copy({MAIN: made.data}, transcript=transcript, cwd="", session=SESSION)
+    assert list(found.files) == [str(project / f"{found.session}.jsonl")]
+    assert found.cwd == "/w/trees/one"
+
+
 def test_a_copy_for_another_directory_lies_with_the_conversations_of_that(tmp_path: Path) -> None:
     (tmp_path / "real.dir").mkdir()
     (tmp_path / "link").symlink_to("real.dir")
