@@ -188,8 +188,9 @@ class Loop:
             end = clock() + spin
             timeout: int | None = 0 if spin else None
             while not self._stopping:
-                while self._woken:
+                if self._woken:
                     await checkpoint()  # a handler whose commit is done must not starve
+                    continue  # what was handed in meanwhile may have been the end
                 ready = poll(timeout)
                 if not ready:
                     if clock() > end:
