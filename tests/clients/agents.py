@@ -61,9 +61,14 @@ class Place:
 
 
 class Agent(ABC):
-    """A real agent at work in a place."""
+    """A real agent at work in a place.
+
+    name: as cowfs calls it. client: as scripts/clients calls the program, and variable: the one of
+    the environment that names it.
+    """
 
     name: str
+    client: str
     variable: str
 
     def __init__(self, program: str, place: Place) -> None:
@@ -159,7 +164,7 @@ class Running:
 class Claude(Agent):
     """Claude Code."""
 
-    name = "claude"
+    name = client = "claude"
     variable = "CLAUDE_TEST_BIN"
     tools = "Bash,Write,Edit,Read,Agent,Task"
 
@@ -210,13 +215,14 @@ class Claude(Agent):
 class OldClaude(Claude):
     """An older version of it."""
 
+    client = "claude-old"
     variable = "CLAUDE_OLD_TEST_BIN"
 
 
 class Codex(Agent):
     """Codex."""
 
-    name = "codex"
+    name = client = "codex"
     variable = "CODEX_TEST_BIN"
 
     _CONFIG = """\
@@ -272,7 +278,7 @@ stream_max_retries = 0
 class Gemini(Agent):
     """Gemini CLI."""
 
-    name = "gemini"
+    name = client = "gemini"
     variable = "GEMINI_TEST_BIN"
 
     _SETTINGS = {  # noqa: RUF012
@@ -305,7 +311,7 @@ class Gemini(Agent):
 class OpenCode(Agent):
     """OpenCode."""
 
-    name = "opencode"
+    name = client = "opencode"
     variable = "OPENCODE_TEST_BIN"
 
     def prepare(self) -> None:

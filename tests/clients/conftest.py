@@ -30,8 +30,8 @@ def need(kind: type[Agent]) -> str:
     """The program of an agent. Skips the test where it is not there or cannot be run."""
 
     def without(reason: str) -> NoReturn:
-        if kind.name in os.environ.get("REAL_CLIENTS", "").split():
-            pytest.fail(f"{kind.name} has to be tested (REAL_CLIENTS), but {reason}")
+        if kind.client in os.environ.get("REAL_CLIENTS", "").split():
+            pytest.fail(f"{kind.client} has to be tested (REAL_CLIENTS), but {reason}")
         pytest.skip(reason)
 
     program = os.environ.get(kind.variable)

@@ -7,6 +7,7 @@ checkpoints, and the conversation that the model is sent when a copy goes on.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -449,7 +450,31 @@ def test_a_stopped_daemon(claude: StartClaude) -> None:
 # -- the plugin -----------------------------------------------------------------------------------
 
 
+PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "claude-code"
+
+
 def test_the_plugin_is_valid(claude: StartClaude) -> None:
-    agent = claude({})
-    plugin = Path(__file__).resolve().parents[2] / "plugins" / "claude-code"
-    agent.execute(["plugin", "validate", "--strict", str(plugin)])
+    claude({}).execute(["plugin", "validate", "--strict", str(PLUGIN)])
+
+
+def test_the_plugin_does_what_the_settings_do(claude: StartClaude) -> None:
+    note = "before-the-storm"
+    agent = claude(
+        {
+            MAKE: [bash("rm readme"), "Things are made."],
+            HELP: [bash("rm src/main.c"), "I helped."],
+            note: [bash(f"cowfs checkpoint -m {note}"), "It is kept."],
+        }
+    )
+    plugin = ["--plugin-dir", str(PLUGIN)]
+    # With both of them everything comes twice, and counts once.
+    agent.run(f"{MAKE} now", *plugin)
+    session = the_session(agent)["id"]
+    assert json.dumps(agent.stub.last(MAKE).body).count("deleted: readme") == 1
+    agent.cowfs.ok("hooks", "uninstall", "claude", "--project", "--yes")
+    agent.run(f"{HELP} now", *plugin, session=session)
+    assert "deleted: src/main.c" in agent.stub.last(HELP)
+    agent.run(f"/cowfs:checkpoint {note}", *plugin, session=session)
+    assert list(prompts(agent)) == [f"{MAKE} now", f"{HELP} now", f"/cowfs:checkpoint {note}"]
+    (kept,) = agent.cowfs.ok("log", "--kind", "manual")["checkpoints"]
+    assert (kept["message"], kept["session"]) == (note, session)
