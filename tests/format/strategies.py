@@ -141,6 +141,9 @@ PROCESSES = st.builds(
     name=TEXTS,
     command=st.binary(max_size=40),
     parent=U64,
+    session=TEXTS,
+    tool=TEXTS,
+    outside=st.booleans(),
 )
 
 DIGESTS = st.binary(min_size=32, max_size=32)
