@@ -6,6 +6,7 @@ Threading: pure functions and immutable records.
 from __future__ import annotations
 
 import posixpath
+import re
 
 import msgspec
 
@@ -18,6 +19,9 @@ COMMITTED = "committed"
 """Its files are on stable storage under temporary names, and have to get their own."""
 STATES = (PREPARED, COMMITTED)
 
+_TEMPORARY = re.compile(rb"\.cowfs-[0-9a-f]{8}-[0-9]{1,9}")
+"""What has another name is never removed: somebody may have made the store."""
+
 
 class CopyingRecord(msgspec.Struct, array_like=True, frozen=True):
     """state: see STATES. files: (temporary path, path) of each, absolute. directories: those that
@@ -26,6 +30,11 @@ class CopyingRecord(msgspec.Struct, array_like=True, frozen=True):
     state: str
     files: tuple[tuple[bytes, bytes], ...]
     directories: tuple[bytes, ...] = ()
+
+
+def temporary_name(token: str, number: int) -> bytes:
+    """The name of a file that waits for its own. token: 8 hexadecimal digits."""
+    return b".cowfs-%s-%d" % (token.encode(), number)
 
 
 def copying_key(session: str) -> bytes:
@@ -47,10 +56,16 @@ def fault(record: CopyingRecord) -> str:
     for temporary, path in record.files:
         if not (_is_path(temporary) and _is_path(path)) or temporary == path:
             return "it has a file that is no path"
-        if posixpath.dirname(temporary) != posixpath.dirname(path):
+        directory, name = posixpath.split(temporary)
+        if directory != posixpath.dirname(path):
             return "it has a file that would be moved to another directory"
-    if not all(map(_is_path, record.directories)):
-        return "it has a directory that is no path"
+        if not _TEMPORARY.fullmatch(name):
+            return "it has a file whose name is no temporary one"
+    for directory in record.directories:
+        if not _is_path(directory) or not any(
+            path.startswith(directory + b"/") for _, path in record.files
+        ):
+            return "it has a directory that none of the files is in"
     return ""
 
 

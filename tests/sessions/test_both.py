@@ -20,8 +20,8 @@ from cowfs.errors import (
     NotCopyableConversationError,
     StoreFullError,
 )
-from cowfs.format.copying import COPYING
-from cowfs.format.records import CheckpointRecord
+from cowfs.format.copying import COPYING, STATES, CopyingRecord, copying_key
+from cowfs.format.records import CheckpointRecord, encode
 from cowfs.format.sessions import ENDED
 from cowfs.service.restore import Conversed, Restored, converse, restore
 from cowfs.service.sessions import placing, reading
@@ -449,6 +449,34 @@ def test_a_directory_that_is_not_there_yet(story: Story, monkeypatch: pytest.Mon
     away.rename(story.talk.directory)
     finish_all(story.rig.volume)
     check_both(story, WHOLE)
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_store_that_somebody_made(volume: Rig, tmp_path: Path, state: str) -> None:
+    """It names files of the user's as temporary ones: they are left alone."""
+    precious, empty = tmp_path / "precious", tmp_path / "empty"
+    precious.write_bytes(b"kept")
+    empty.mkdir()
+    rows = (
+        ((precious, tmp_path / "name"), ()),
+        ((tmp_path / ".cowfs-0123abcd-0", tmp_path / "name"), (empty,)),
+        ((tmp_path / ".cowfs-0123abcd-../../precious", tmp_path / "name"), ()),
+    )
+    volume.check = False  # `verify` tells of it
+    for number, (pair, directories) in enumerate(rows):
+        record = CopyingRecord(
+            state,
+            (tuple(map(os.fsencode, pair)),),  # type: ignore[arg-type]
+            tuple(map(os.fsencode, directories)),
+        )
+        volume.volume.extra.put("meta", copying_key(f"s{number}"), encode(record))
+    volume.reopen()
+    finish_all(volume.volume)
+    assert precious.read_bytes() == b"kept"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "base") == [
+        "empty",
+        "precious",
+    ]
 
 
 def test_errors_of_names(story: Story) -> None:

@@ -577,6 +577,9 @@ def garbage_of_an_epoch_with_a_checkpoint(hands: Hands) -> None:
     hands.put("meta", b"garbage\0" + keys.pack_id(2), b"")
 
 
+WAITING = b"/home/.cowfs-0123abcd-0"
+
+
 def copying(hands: Hands, *fields: Any) -> None:
     hands.put("meta", copies.copying_key("c1"), records.encode(copies.CopyingRecord(*fields)))
 
@@ -588,17 +591,22 @@ def copy_that_does_not_decode(hands: Hands) -> None:
 
 @case("copying", "meta", "copying c1")
 def copy_in_no_known_state(hands: Hands) -> None:
-    copying(hands, "begun", ((b"/home/.new", b"/home/name"),))
+    copying(hands, "begun", ((WAITING, b"/home/name"),))
 
 
 @case("copying", "meta", "copying c1")
 def copy_to_another_directory(hands: Hands) -> None:
-    copying(hands, copies.PREPARED, ((b"/home/.new", b"/etc/name"),))
+    copying(hands, copies.PREPARED, ((WAITING, b"/etc/name"),))
+
+
+@case("copying", "meta", "copying c1")
+def copy_of_what_is_not_its_own(hands: Hands) -> None:
+    copying(hands, copies.PREPARED, ((b"/home/precious", b"/home/name"),))
 
 
 @case("copying", "meta", "copying c1")
 def copy_without_a_session(hands: Hands) -> None:
-    copying(hands, copies.COMMITTED, ((b"/home/.new", b"/home/name"),))
+    copying(hands, copies.COMMITTED, ((WAITING, b"/home/name"),))
 
 
 @case("counter", "meta", "next_id")

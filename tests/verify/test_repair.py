@@ -62,6 +62,7 @@ SAME = [
     "copy_that_does_not_decode",
     "copy_in_no_known_state",
     "copy_to_another_directory",
+    "copy_of_what_is_not_its_own",
     "copy_without_a_session",
     "next_id_that_is_in_use",
     "next_epoch_that_is_in_use",

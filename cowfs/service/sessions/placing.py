@@ -34,6 +34,7 @@ from cowfs.format.copying import (
     copying_key,
     copying_session,
     fault,
+    temporary_name,
 )
 from cowfs.service.engine import Engine, commit
 from cowfs.service.workspace import describe
@@ -64,7 +65,7 @@ class Placement:
         self._record = CopyingRecord(
             PREPARED,
             tuple(
-                (os.path.join(os.path.dirname(path), b".cowfs-%s-%d" % (token.encode(), n)), path)
+                (os.path.join(os.path.dirname(path), temporary_name(token, n)), path)
                 for n, path in enumerate(self._files)
             ),
             _missing_directories(self._files),
