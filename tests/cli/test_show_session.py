@@ -208,6 +208,29 @@ def test_what_is_elsewhere_is_not_told_of(shared_cowfs: Cowfs, place: Path, tmp_
     assert files(document, pid) == []
 
 
+def test_through_a_bind_mount_in_another_namespace(
+    shared_cowfs: Cowfs, place: Path, tmp_path: Path
+) -> None:
+    """As in a container: another path leads to the same files."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    (place / "deep").mkdir()
+    (place / "deep" / "f").write_bytes(bytes(100))
+    code = USER.format(work="f = os.open('f', os.O_RDONLY); os.lseek(f, 9, 0)")
+    mounting = f'mount --bind "{place}/deep" "{tmp_path}" && cd "{tmp_path}" && exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", mounting, "sh", sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        document = kept(shared_cowfs)
+        process.communicate(b"")
+    if line != b"ready\n":
+        pytest.skip("no mount namespace can be made here")
+    assert files(document, process.pid) == [(f"{place.name}/deep/f", 9, "r")]
+    assert process.pid in [row["pid"] for row in document["processes"]]
+
+
 # -- locks, ports ---------------------------------------------------------------------------
 
 
