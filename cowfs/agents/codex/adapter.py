@@ -79,7 +79,7 @@ class Codex:
             session=new,
             files={_place(transcript, new): first + data[kept[0].end : kept[-1].end]},
             command=self.resume_command(new, cwd),
-            cwd=cwd or self.read(files).cwd,
+            cwd=cwd or text(mapping(kept[0].value.get("payload")).get("cwd")),
             notes=notes,
         )
 
@@ -107,8 +107,6 @@ class _Reader:
             case "session_meta", _:
                 self.cwd = self.cwd or text(payload.get("cwd"))
                 self.version = self.version or text(payload.get("cli_version"))
-            case "turn_context", _:
-                self.cwd = text(payload.get("cwd")) or self.cwd
             case "event_msg", "task_started":
                 self._turn = (text(payload.get("turn_id")), before)
             case "event_msg", "user_message":  # until some version before 0.171

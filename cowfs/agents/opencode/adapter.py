@@ -177,8 +177,10 @@ def _new_names(info: dict[str, Any], messages: list[dict[str, Any]]) -> dict[str
         moments.setdefault(match[1], []).append(match[0])
     names: dict[str, str] = {}
     for moment, same in moments.items():
-        ends = {"".join(secrets.choice(_ALPHABET) for _ in range(14)) for _ in range(len(same) + 3)}
-        names.update(zip(same, (moment + end for end in sorted(ends)), strict=False))
+        ends: set[str] = set()
+        while len(ends) < len(same):
+            ends.add("".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(14)))
+        names.update(zip(same, (moment + end for end in sorted(ends)), strict=True))
     return names
 
 
