@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from cowfs.format.sessions import ACTIVE, ENDED, WHOLE, SessionRecord, piece_key
+from cowfs.agents.base import Source
+from cowfs.format.sessions import (
+    ACTIVE,
+    ENDED,
+    WHOLE,
+    ContextRecord,
+    SessionRecord,
+    pack_context,
+    piece_key,
+)
+from cowfs.service.checkpoint import checkpoint
 from cowfs.service.collecting import Pace
 from cowfs.service.config import Retention
+from cowfs.service.engine import LocalEngine
 from cowfs.service.housekeeping import clean
 from cowfs.service.sessions import liveness, reading, retention
+from cowfs.service.sessions.registry import Registry
 from cowfs.service.sessions.retention import Dropped, drop_unneeded
 from cowfs.store.snapshot import Reader
 from tests.collecting.looking import check_verified, forget
 from tests.sessions.talking import LINE, Talk, pieces, sessions, transcripts
-from tests.support.volumes import Rig
+from tests.support.volumes import AUTHOR, Rig
+
+T = TypeVar("T")
 
 
 def always() -> bool:
@@ -323,3 +339,58 @@ def test_a_collection_drops_what_its_rules_leave_alone(talk: Talk) -> None:
     with Reader(talk.rig.volume.store) as reader:
         assert reader.get("checkpoint", three.id.encode()) is not None
         assert reader.last_key("piece") is None
+
+
+class OneAtATime(LocalEngine):
+    """The volume has one owner at a time, as in a daemon."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig.volume)
+        self._owner = threading.RLock()
+
+    def call(self, fn: Callable[[], T]) -> T:
+        with self._owner:
+            return fn()
+
+    at_one_moment = call
+
+
+def test_beside_agents_that_make_checkpoints(talk: Talk, tmp_path: Path) -> None:
+    """Files are replaced between the look at them and the checkpoint, while all that nothing needs
+    is dropped again and again."""
+    engine, operation = OneAtATime(talk.rig), threading.RLock()
+    registry = Registry(engine)
+    told: dict[str, bytes] = {}
+
+    def work(name: str) -> None:
+        file = tmp_path / name
+        source = Source("main", str(file), WHOLE)
+        for number in range(25):
+            file.write_bytes(f"{name} {number}".encode())
+            with registry.lock:
+                record = registry.get(name) or SessionRecord(name, "claude", last=1 << 62)
+                record, captured = registry.capture(record, [source])
+            said = file.read_bytes()
+            file.write_bytes(b"replaced")
+            with registry.lock:
+                registry.capture(record, [source])
+            context = pack_context(ContextRecord(name, marks=captured.marks))
+            with operation:
+                made = checkpoint(engine, AUTHOR, session=name, context=context)
+            told[made.id] = said
+
+    threads = [threading.Thread(target=work, args=(f"a{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    done = Dropped()
+    while any(thread.is_alive() for thread in threads):
+        part = drop_unneeded(engine, registry, always)
+        done = Dropped(done.sessions, done.transcripts + part.transcripts, done.pieces)
+    for thread in threads:
+        thread.join()
+    assert len(told) == 75
+    for name, said in told.items():
+        assert talk.conversation(name) == {"main": said}
+    drop_unneeded(engine, registry, always)
+    check_verified(talk.rig)
+    assert len(transcripts(talk.rig)) <= 75 + 3
