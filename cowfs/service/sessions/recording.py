@@ -50,6 +50,8 @@ from cowfs.volume.history import Author
 _PROMPT_LENGTH = 4000
 _TEXT_LENGTH = 500
 _LONGEST_WAIT = 60.0
+_LARGEST_PID = 1 << 22
+"""Linux has no larger one (proc_sys_kernel(5), pid_max)."""
 _PATHS = ("cwd", "transcript", "subagent_transcript", "tool_path")
 KINDS = {
     events.PROMPT: "prompt",
@@ -149,25 +151,29 @@ def parse(params: Mapping[str, Any]) -> Event:
     name = f"{event.session}/{event.subagent}" if event.subagent else event.session
     if event.event not in events.EVENTS or not event.agent.isidentifier():
         raise UsageError(detail=f"there is no event {event.event!r} of {event.agent!r}")
-    if not is_possible_id(name) or "/" in event.session:
+    if not is_possible_id(name) or "/" in event.session + event.subagent:
         raise UsageError(detail=f"{name!r} cannot be the id of a session")
     if not 0 <= event.wait <= _LONGEST_WAIT:
         raise UsageError(detail=f"wait is a number of seconds, at most {_LONGEST_WAIT:.0f}")
+    if not (0 <= event.pid <= _LARGEST_PID and 0 <= event.background <= _LARGEST_PID):
+        raise UsageError(detail="pid and background are numbers of processes and tasks")
     return event
 
 
 def _storable(name: str, value: Any) -> Any:
-    """A parameter as a record can hold it. In a path lone surrogates stand for bytes."""
+    """A parameter as a record can hold it. In a path lone surrogates stand for bytes; one that is
+    none, or not absolute, is as if it was missing."""
     if isinstance(value, Mapping):
         return {_storable("", key): _storable("", inner) for key, inner in value.items()}
     if not isinstance(value, str):
         return value
+    if name not in _PATHS:
+        return storable(value)
     try:
-        if name in _PATHS and os.fsencode(value):
-            return value
+        os.fsencode(value)
     except UnicodeEncodeError:
-        pass
-    return storable(value)
+        return ""
+    return value if value.startswith("/") and "\0" not in value else ""
 
 
 class Recorder:
