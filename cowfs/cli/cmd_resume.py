@@ -195,6 +195,7 @@ def _look(workspace: ReadOnly, listed: Listed) -> _Found:
     """What is known of a session, and what has become of it."""
     from cowfs import agents
     from cowfs.service.sessions import resuming
+    from cowfs.service.sessions.originals import look_at_original
 
     record = listed.record
     last = resuming.last_of(workspace, record)
@@ -203,7 +204,7 @@ def _look(workspace: ReadOnly, listed: Listed) -> _Found:
     return _Found(
         listed,
         last,
-        resuming.fault_of_original(workspace.reader, record),
+        look_at_original(workspace.reader, record).fault,
         agent.resume_command(record.id, os.fsdecode(record.cwd)),
         agent.title,
         resuming.gone_processes(around),

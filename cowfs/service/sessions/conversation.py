@@ -36,8 +36,10 @@ from cowfs.format.sessions import (
 from cowfs.service.engine import Engine, commit
 from cowfs.service.selectors import on_line
 from cowfs.service.sessions import reading
+from cowfs.service.sessions.originals import look_at_original, marks_of
 from cowfs.service.sessions.placing import Placement
 from cowfs.service.sessions.registry import Registry
+from cowfs.service.sessions.transcripts import Captured
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.history import Author, Companion
@@ -183,11 +185,17 @@ def copy_session(engine: Engine, registry: Registry, author: Author, name: str) 
         session = registry.get(name)
         if session is None or session.parent:
             raise UnknownSessionError(selector=name)
-        path = os.fsdecode(session.transcript)
-        sources = agents.get(session.agent).sources(path) if path else []
-        session, captured = registry.capture(session, sources)
+        with Reader(engine.volume.store) as reader:
+            begins = look_at_original(reader, session).begins
+        captured = Captured()
+        if begins:  # what it has more than is stored is part of it; else what is stored is better
+            path = os.fsdecode(session.transcript)
+            sources = agents.get(session.agent).sources(path)
+            session, captured = registry.capture(session, sources)
     commit(engine)
-    return make(engine, copy_of_session(engine, author, session, captured.marks))
+    with Reader(engine.volume.store) as reader:
+        marks = captured.marks or marks_of(reader, session)
+    return make(engine, copy_of_session(engine, author, session, marks))
 
 
 def nothing_stored(session: SessionRecord) -> NoConversationError:

@@ -6,32 +6,27 @@ Threading: pure functions on a reader of the calling thread, and on what the mac
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cowfs.agents.base import MAIN
-from cowfs.errors import CowfsError, DamagedRecordError
+from cowfs.errors import CowfsError
 from cowfs.format.records import CheckpointRecord
 from cowfs.format.sessions import (
-    LINES,
     ContextRecord,
     ListeningPort,
-    Mark,
     RunningProcess,
     SessionRecord,
-    TranscriptRecord,
 )
 from cowfs.service.diff import Change, diff
 from cowfs.service.selectors import Point
 from cowfs.service.sessions import reading
 from cowfs.service.sessions.listing import checkpoints_of
+from cowfs.service.sessions.originals import main_of
 from cowfs.service.sessions.surroundings import ports, processes
 from cowfs.service.sessions.surroundings.environment import of_agents
 from cowfs.service.workspace import ReadOnly
 from cowfs.store.snapshot import Reader
 
-_PART = 1 << 20
 _OF_NOW = frozenset(
     [
         *("COLORTERM", "COLUMNS", "LINES", "LS_COLORS", "TERM", "TERM_PROGRAM", "TTY"),
@@ -92,64 +87,6 @@ def _said_since(reader: Reader, session: SessionRecord, found: ContextRecord | N
     except OSError:
         size = record.length
     return max(size, record.length) > marks.get(number, 0)
-
-
-def main_of(reader: Reader, session: SessionRecord) -> tuple[int, TranscriptRecord] | None:
-    """(number, record) of the conversation's own file, as far as it is stored."""
-    for number in session.files:
-        try:
-            record = reading.transcript(reader, number)
-        except DamagedRecordError:
-            continue
-        if record is not None and record.name == MAIN:
-            return number, record
-    return None
-
-
-def fault_of_original(reader: Reader, session: SessionRecord) -> str:
-    """Why the agent cannot go on with its own file, "" if it can: it has to begin with all that is
-    stored of it, and to end with a whole line. A crash of the machine may leave less, or zeros."""
-    if not session.transcript:
-        return ""
-    stored = main_of(reader, session)
-    name = os.fsdecode(session.transcript)
-    try:
-        fd = os.open(session.transcript, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return f"{name} is gone"
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return f"{name} is no file"
-        if stored is None or stored[1].kind != LINES:
-            return ""
-        number, record = stored
-        try:
-            data = reading.stored(reader, Mark(number, record.length, record.hash))
-        except DamagedRecordError:
-            data = b""  # what cannot be read is no reason to give the file up
-        return _fault(fd, name, data)
-    except OSError as error:
-        return f"{name} cannot be read: {error.strerror}"
-    finally:
-        os.close(fd)
-
-
-def _fault(fd: int, name: str, stored: bytes) -> str:
-    """What is wrong with a file that grows by lines. Raises OSError."""
-    at = 0
-    while at < len(stored):
-        part = os.pread(fd, min(_PART, len(stored) - at), at)
-        if not part or part != stored[at : at + len(part)]:
-            return f"{name} does not begin with what is stored of it"
-        at += len(part)
-    last = stored[-1:]
-    while part := os.pread(fd, _PART, at):
-        if b"\0" in part:
-            return f"{name} has zeros in it, as a crash of the machine leaves them"
-        at, last = at + len(part), part[-1:]
-    return "" if last in (b"\n", b"") else f"{name} ends in the middle of a line"
 
 
 def environment(saved: Iterable[tuple[str, str]], present: Mapping[str, str]) -> dict[str, str]:
