@@ -14,7 +14,7 @@ SESSIONS, PROMPTS, CALLS = 3, 4, 3
 
 def test_agents_and_their_tools_at_the_same_time(mount: MountFunction, base: Path) -> None:
     """Each agent sees its own changes in what it is told, and each prompt has one checkpoint, also
-    while restores and checkpoints are made."""
+    while others are made by hand."""
     mounted = mount(base)
     faults: list[str] = []
     made: list[str] = []
