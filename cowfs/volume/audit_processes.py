@@ -21,7 +21,7 @@ from cowfs.format.audit import FIRST, UNKNOWN, ProcessRecord
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.audit_redaction import redacted
-from cowfs.volume.audit_sessions import Agents, Call, Sessions
+from cowfs.volume.audit_sessions import Agents, Call, Sessions, own_calls
 
 _MOST = 4096
 """Threads and processes that are kept in memory."""
@@ -165,11 +165,17 @@ class Processes:
         return process.record.pid if process is not None else UNKNOWN
 
     def follow(self, agents: Agents, calls: Mapping[str, Sequence[Call]]) -> None:
-        """The sessions that are going on, and the commands of their tools, are others now. All
-        processes are met anew when they belong somewhere else."""
-        if agents != self._sessions.agents:
+        """The sessions that are going on, and the calls of their tools, are others now. Processes
+        that belong somewhere else by that are met anew."""
+        before = self._sessions
+        if agents != before.agents:
             self._by_pid = {}
-        self._sessions.agents, self._sessions.calls = agents, calls
+        elif own_calls(calls) != own_calls(before.calls):
+            known = (self._by_pid.get(pid) for pid, _ in agents)
+            numbers = {process.number for process in known if process is not None}
+            kept = {pid: p for pid, p in self._by_pid.items() if p.number not in numbers}
+            self._by_pid = kept
+        before.agents, before.calls = agents, calls
 
     def is_outside(self, number: int) -> bool:
         """Whether a process belongs to no session, though one is going on."""

@@ -25,8 +25,9 @@ Agents = Mapping[tuple[int, int], str]
 
 
 class Call(NamedTuple):
-    """A shell command that an agent has asked for and that is under way. session: of a sub-agent
-    that one's. command: what is to be run. since: clock ticks after the machine was started."""
+    """A call of a tool that is under way. session: of a sub-agent that one's. command: what a shell
+    is to run; "" if the agent's own process does the work, such as an edit. since: clock ticks
+    after the machine was started."""
 
     id: str
     session: str
@@ -40,6 +41,11 @@ class Belonging(NamedTuple):
     session: str = ""
     tool: str = ""
     outside: bool = False
+
+
+def own_calls(calls: Mapping[str, Sequence[Call]]) -> set[Call]:
+    """Those that agents' own processes do."""
+    return {call for some in calls.values() for call in some if not call.command}
 
 
 class Sessions:
@@ -59,11 +65,15 @@ class Sessions:
             return Belonging()
         session = self.agents.get((pid, start), "")
         if session:
-            return Belonging(session)
+            own = [call for call in self.calls.get(session, ()) if not call.command]
+            return Belonging(own[0].session, own[0].id) if len(own) == 1 else Belonging(session)
         if above is not None and above.session:
-            if above.tool:
+            if any(above.pid == agent for agent, _ in self.agents):
+                session = above.session.partition("/")[0]  # what the agent itself does is no matter
+            elif above.tool:
                 return Belonging(above.session, above.tool)
-            session = above.session
+            else:
+                session = above.session
         else:
             session = self._named(pid)
             if not session:
@@ -92,7 +102,7 @@ class Sessions:
         """The call that a process is of: the only one that is under way, or that whose command is
         in its command line."""
         calls = self.calls.get(session.partition("/")[0], ())
-        calls = [call for call in calls if call.since <= start]
+        calls = [call for call in calls if call.command and call.since <= start]
         if len(calls) < 2:
             return calls[0] if calls else None
         line = command.replace(b"\0", b" ").decode("utf-8", "replace")

@@ -127,6 +127,38 @@ def test_several_calls_are_told_apart_by_their_commands(machine: Machine, agent:
     assert belongs(agent, 52) == (SESSION, "", False)
 
 
+def test_what_the_agent_does_itself(machine: Machine, agent: Processes) -> None:
+    """An edit, of a sub-agent say: that is a call of its own, also for a process that was met."""
+    subagent = f"{SESSION}/a1"
+    before = agent.number(40)
+    agent.follow({AGENT: SESSION}, {SESSION: [call("e1", "", session=subagent)]})
+    during = agent.number(40)
+    machine.run(50, "bash", parent=40, start=210)
+    child = agent.number(50)
+    agent.follow({AGENT: SESSION}, {SESSION: []})
+    after = agent.number(40)
+    assert [(record(agent, n).session, record(agent, n).tool) for n in (before, during, after)] == [
+        (SESSION, ""),
+        (subagent, "e1"),
+        (SESSION, ""),
+    ]
+    assert (record(agent, child).session, record(agent, child).tool) == (SESSION, "")
+
+
+def test_two_edits_at_once_are_of_the_session(machine: Machine, agent: Processes) -> None:
+    calls = [call("e1", ""), call("e2", "", session=f"{SESSION}/a1")]
+    agent.follow({AGENT: SESSION}, {SESSION: calls})
+    assert belongs(agent, 40) == (SESSION, "", False)
+
+
+def test_an_edit_and_a_command_at_once(machine: Machine, agent: Processes) -> None:
+    calls = [call("e1", ""), call("t1", "make")]
+    agent.follow({AGENT: SESSION}, {SESSION: calls})
+    machine.run(50, "bash", parent=40, start=210)
+    assert belongs(agent, 40) == (SESSION, "e1", False)
+    assert belongs(agent, 50) == (SESSION, "t1", False)
+
+
 def test_a_fork_is_looked_at_again_when_it_is_a_program(machine: Machine, agent: Processes) -> None:
     calls = [call("t1", "rm -rf build"), call("t2", "npm test")]
     agent.follow({AGENT: SESSION}, {SESSION: calls})

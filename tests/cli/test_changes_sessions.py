@@ -62,6 +62,21 @@ def test_the_call_of_a_tool(shared_cowfs: Cowfs, place: Path) -> None:
     assert names(told(shared_cowfs, "--by", "t1", place)) == ["one"]
 
 
+def test_an_edit_of_the_agent_itself(shared_cowfs: Cowfs, place: Path) -> None:
+    with going_on(shared_cowfs, place) as agent:
+        agent.runs("echo > before")
+        agent.tells("subagent-start", subagent="a1", subagent_kind="editor")
+        edit = {"subagent": "a1", "tool": "Edit", "tool_id": "e1", "tool_path": str(place / "f")}
+        agent.tells("tool-start", **edit)
+        agent.runs("echo > f")
+        agent.tells("tool-end", **edit)
+        agent.runs("echo > after")
+    found = {names([s])[0]: s["process"] for s in told(shared_cowfs, "--by", SESSION, place)}
+    assert (found["f"]["session"], found["f"]["tool"]) == (f"{SESSION}/a1", "e1")
+    for name in ("before", "after"):
+        assert (found[name]["session"], found[name]["tool"]) == (SESSION, "")
+
+
 def test_sub_agents_side_by_side(shared_cowfs: Cowfs, place: Path) -> None:
     with going_on(shared_cowfs, place) as agent:
         for number in (1, 2):

@@ -72,9 +72,11 @@ class Attribution:
     def _count(self, event: Event, session: str) -> None:
         name = f"{session}/{event.subagent}" if event.subagent else session
         calls = self._calls.get(session, [])
-        if event.event == events.TOOL_START and event.tool.lower() in SHELLS:
+        in_shell = event.tool.lower() in SHELLS
+        if event.event == events.TOOL_START and (in_shell or event.tool_path):
             since = time.clock_gettime_ns(time.CLOCK_BOOTTIME) * _TICKS // 1_000_000_000
-            call = Call(event.tool_id or event.tool, name, event.tool_text, since)
+            command = event.tool_text or event.tool if in_shell else ""
+            call = Call(event.tool_id or event.tool, name, command, since)
             calls = [*calls, call][-_MOST_CALLS:]
         elif event.event == events.TOOL_END:
             wanted = event.tool_id or event.tool
