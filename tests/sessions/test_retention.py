@@ -49,6 +49,7 @@ def talk(volume: Rig, tmp_path: Path) -> Talk:
 
 def drop(talk: Talk, *, old: bool = True) -> Dropped:
     gc.collect()  # what a test kept of an earlier look
+    assert talk.rig.volume.reader.last_key("piece"), "nothing is committed that could go"
     done = drop_unneeded(talk.rig.engine, talk.registry, always, old=old)
     check_verified(talk.rig)
     return done
@@ -122,6 +123,7 @@ def test_what_somebody_is_about_to_make_a_checkpoint_with_stays(talk: Talk) -> N
     captured = talk.keep()
     talk.path().write_bytes(LINE.upper())
     talk.keep()
+    talk.rig.volume.sync()
     assert drop(talk) == Dropped()
     one = talk.checkpoint(captured)
     del captured
