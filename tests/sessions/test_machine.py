@@ -6,7 +6,6 @@ Deterministic by default. More, and other, examples: set COWFS_FUZZ_EXAMPLES.
 
 from __future__ import annotations
 
-import gc
 import os
 import tempfile
 from pathlib import Path
@@ -157,7 +156,6 @@ class Machine(RuleBasedStateMachine):
 
     @rule(steps=st.sampled_from([0, 1, 2, 3, 100, 100]), old=st.booleans())
     def collect(self, steps: int, old: bool) -> None:
-        gc.collect()
         left = iter([True] * steps)
         registry = self.talks[NAMES[0]].registry
         old = old and not self.held  # who is about to make a checkpoint was just heard of

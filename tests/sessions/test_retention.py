@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +47,6 @@ def talk(volume: Rig, tmp_path: Path) -> Talk:
 
 
 def drop(talk: Talk, *, old: bool = True) -> Dropped:
-    gc.collect()  # what a test kept of an earlier look
     assert talk.rig.volume.reader.last_key("piece"), "nothing is committed that could go"
     done = drop_unneeded(talk.rig.engine, talk.registry, always, old=old)
     check_verified(talk.rig)
@@ -154,7 +152,6 @@ def test_it_ends_at_any_step_and_goes_on(talk: Talk, monkeypatch: pytest.MonkeyP
     for number in range(8):
         talk.path().write_bytes(b"version %d" % number)
         talk.keep()
-    gc.collect()
     left = 1
     while len(transcripts(talk.rig)) > 1 or left < 40:
         steps = iter([True] * left + [False] * 100)
