@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,9 +87,12 @@ class Story:
     prompts: dict[str, str]
 
 
-def said_to(request: Request) -> list[Said]:
-    """All that the model was sent but for the last prompt, and for notices of the system."""
-    return [said for said in request.said if said.who != "system"][:-1]
+def before_the_prompt(request: Request) -> list[Any]:
+    """All messages that the model was sent before the prompt that it had to answer, as they are."""
+    messages: list[Any] = list(request.body["messages"])
+    while request.rule not in json.dumps(messages.pop()):
+        pass
+    return messages
 
 
 def wait_for(fifo: Path) -> None:
@@ -201,6 +205,8 @@ def test_conversation_only(story: Story) -> None:
     assert contents(claude.top) == files
     assert transcripts(claude).items() >= conversations.items()
     assert copied(claude, answer["conversation"]) == [*MADE, *HELPED]
+    original, copy = claude.stub.requests_of(BREAK)[0], claude.stub.requests_of(GO_ON)[-2]
+    assert before_the_prompt(copy) == before_the_prompt(original)
     assert transcripts(claude).items() >= conversations.items()
     assert contents(claude.top) == {**files, "more": "more\n"}
 
@@ -211,6 +217,8 @@ def test_both(story: Story) -> None:
     answer = claude.cowfs.ok("restore", checkpoint, "--both")
     assert contents(claude.top) == story.states[1]
     assert copied(claude, answer["conversation"]) == MADE
+    original, copy = claude.stub.requests_of(HELP)[0], claude.stub.requests_of(GO_ON)[-2]
+    assert before_the_prompt(copy) == before_the_prompt(original)
     assert contents(claude.top) == {**story.states[1], "more": "more\n"}
 
 
@@ -293,7 +301,7 @@ def test_after_a_compaction(claude: StartClaude) -> None:
     history = copied(agent, after["conversation"])
     assert history == agent.stub.history(original)[:-1]
     copy = agent.stub.last(GO_ON)
-    assert said_to(copy) == said_to(original)
+    assert before_the_prompt(copy) == before_the_prompt(original)
     assert "A summary." in copy
 
     whole = agent.cowfs.ok("restore", before, "--conversation")
