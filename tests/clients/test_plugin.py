@@ -1,0 +1,40 @@
+"""The plugin for Claude Code: alone, and beside the same hooks in the settings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.clients.agents import Claude
+from tests.clients.conftest import StartClaude
+from tests.clients.looking import prompts, the_session
+from tests.clients.stub import Script
+from tests.clients.test_claude import MAKE, bash
+
+PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "claude-code"
+SCRIPT: Script = {MAKE: [bash("echo 1 > one; rm readme"), "It is made."]}
+
+
+def told(agent: Claude) -> int:
+    """How often the model was told what the command changed."""
+    said = json.dumps(agent.stub.last(MAKE).body["messages"])
+    assert r"created: one\ndeleted: readme" in said
+    return said.count("changed while this ran")
+
+
+def run_with_the_plugin(agent: Claude) -> None:
+    agent.run(f"{MAKE} now", "--plugin-dir", str(PLUGIN))
+    assert list(prompts(agent)) == [f"{MAKE} now"]
+    assert the_session(agent)["state"] == "ended"
+    assert told(agent) == 1
+
+
+def test_the_plugin_alone(claude: StartClaude) -> None:
+    agent = claude(SCRIPT)
+    agent.cowfs.ok("hooks", "uninstall", "claude", "--project", "--yes")
+    assert not (agent.top / ".claude").exists()
+    run_with_the_plugin(agent)
+
+
+def test_both(claude: StartClaude) -> None:
+    run_with_the_plugin(claude(SCRIPT))
