@@ -80,9 +80,9 @@ def command_of(pid: int) -> bytes:
     return _read(f"/proc/{pid}/cmdline")
 
 
-def shown_command(pid: int) -> bytes:
-    """The same for others to read: secrets left out, cut."""
-    words = command_of(pid).rstrip(b"\0").split(b"\0")
+def shown(command: bytes) -> bytes:
+    """A command line for others to read: secrets left out, cut."""
+    words = command.rstrip(b"\0").split(b"\0")
     if words == [b""]:
         return b""
     return b"".join(word + b"\0" for word in redacted(words))[:_COMMAND_BYTES]
@@ -243,12 +243,13 @@ class Processes:
         process.round = self._round
         if not process.fresh:
             return seen.name == process.name
-        command = shown_command(process.pid)
+        line = command_of(process.pid)
+        command = shown(line)
         if not command and seen.name != process.name:
             command = seen.name + b"\0"  # it is about to end
         if command and command != process.record.command:
             self._settle(process)
-            process.record = self._record(process.record, seen, command)
+            process.record = self._record(process.record, seen, command, line)
             process.written = False
             process.name = seen.name
         return True
@@ -266,10 +267,11 @@ class Processes:
                 thread.round, thread.written = self._round, True
                 return known.number
         parent = self._parent(seen.parent, depth)
-        command = shown_command(group)
+        line = command_of(group)
+        command = shown(line)
         above = self._by_number.get(parent)
         belongs = self._sessions.belonging(
-            group, seen.start, command, above.record if above is not None else None
+            group, seen.start, line, above.record if above is not None else None
         )
         record = ProcessRecord(
             group,
@@ -298,11 +300,11 @@ class Processes:
             return known.number
         return self._look(pid, known, depth + 1)
 
-    def _record(self, old: ProcessRecord, seen: Seen, command: bytes) -> ProcessRecord:
-        """Of a fork that has become a program."""
+    def _record(self, old: ProcessRecord, seen: Seen, command: bytes, line: bytes) -> ProcessRecord:
+        """Of a fork that has become a program. line: the whole of its command."""
         above = self._by_number.get(old.parent)
         belongs = self._sessions.belonging(
-            old.pid, seen.start, command, above.record if above is not None else None
+            old.pid, seen.start, line, above.record if above is not None else None
         )
         return ProcessRecord(
             old.pid,

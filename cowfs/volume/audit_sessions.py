@@ -16,9 +16,11 @@ from typing import NamedTuple
 from cowfs.format.audit import ProcessRecord
 
 _ENVIRONMENT_BYTES = 1 << 17
-_COMPARED = 60
-"""Characters of a command by which it is found in a command line: what follows may be cut off."""
+_COMPARED = 500
+"""Characters of a command by which it is found in a command line, of which the end may be cut."""
 _SHORTEST = 4
+_QUOTES = str.maketrans("", "", "'\"\\")
+"""Agents quote a command once more, each in its own way."""
 
 Agents = Mapping[tuple[int, int], str]
 """(pid, start in clock ticks) of the processes of sessions that are going on, to their ids."""
@@ -105,10 +107,16 @@ class Sessions:
         calls = [call for call in calls if call.command and call.since <= start]
         if len(calls) < 2:
             return calls[0] if calls else None
-        line = command.replace(b"\0", b" ").decode("utf-8", "replace")
-        said = [
-            call
-            for call in calls
-            if len(call.command) >= _SHORTEST and call.command[:_COMPARED] in line
-        ]
+        line = _plain(command.replace(b"\0", b" ").decode("utf-8", "replace"))
+        said = [call for call in calls if _is_in(_plain(call.command), line)]
+        longest = max((len(call.command) for call in said), default=0)
+        said = [call for call in said if len(call.command) == longest]  # the others are parts of it
         return said[0] if len(said) == 1 else None
+
+
+def _plain(text: str) -> str:
+    return text.translate(_QUOTES)
+
+
+def _is_in(command: str, line: str) -> bool:
+    return len(command) >= _SHORTEST and command[:_COMPARED] in line

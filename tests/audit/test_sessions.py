@@ -127,6 +127,23 @@ def test_several_calls_are_told_apart_by_their_commands(machine: Machine, agent:
     assert belongs(agent, 52) == (SESSION, "", False)
 
 
+def test_commands_that_are_quoted_once_more(machine: Machine, agent: Processes) -> None:
+    one, two = "echo 'a b' > f", "echo 'a b' > f; make"
+    agent.follow({AGENT: SESSION}, {SESSION: [call("t1", one), call("t2", two)]})
+    quoted = one.replace("'", "'\"'\"'")
+    machine.run(50, "bash", parent=40, start=210, line=f"bash -c eval '{quoted}'")
+    machine.run(51, "bash", parent=40, start=210, line=f"bash -c eval '{quoted}; make'")
+    assert [belongs(agent, pid)[1] for pid in (50, 51)] == ["t1", "t2"]
+
+
+def test_a_long_command_is_compared_whole(machine: Machine, agent: Processes) -> None:
+    """More of it than is stored."""
+    setup = "source " + "x" * 1000
+    agent.follow({AGENT: SESSION}, {SESSION: [call("t1", "make one"), call("t2", "make two")]})
+    machine.run(50, "bash", parent=40, start=210, line=f"bash -c {setup} && eval 'make two'")
+    assert belongs(agent, 50) == (SESSION, "t2", False)
+
+
 def test_what_the_agent_does_itself(machine: Machine, agent: Processes) -> None:
     """An edit, of a sub-agent say: that is a call of its own, also for a process that was met."""
     subagent = f"{SESSION}/a1"

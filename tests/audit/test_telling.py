@@ -139,6 +139,9 @@ def process(*words: str, name: str = "", parent: str = "") -> Process:
     return Process(5, ProcessRecord(7, 0, 0, "ana", name, line), above)
 
 
+CLAUDE = "source /home/ana/.claude/shell-snapshots/snapshot-bash-1.sh 2>/dev/null || true"
+
+
 @pytest.mark.parametrize(
     ("who", "wanted"),
     [
@@ -149,6 +152,12 @@ def process(*words: str, name: str = "", parent: str = "") -> Process:
         (process("vi"), "vi"),
         (process("sh", "-c", "a | b", parent="make"), "make `sh -c 'a | b'`"),
         (process("sh", "-c", "a\n  b", parent="make"), "make `sh -c 'a b'`"),
+        (process("bash", "-c", f"{CLAUDE} && eval 'make' < /dev/null && pwd"), "`make`"),
+        (
+            process("zsh", "-c", "-l", f"{CLAUDE} && eval 'echo '\"'\"'a'\"'\"'' < /dev/null"),
+            "`echo 'a'`",
+        ),
+        (process("bash", "-c", f"{CLAUDE} && eval 'touch a; to"), "`touch a; to`"),
         (process("/usr/bin/python3.11", "/x/bin/pip", "install"), "`pip install`"),
         (Process(audit.UNKNOWN, ProcessRecord(0, 0, 0, "", "", b"")), "an unknown process"),
         (Process(audit.OUTSIDE, ProcessRecord(0, 0, 0, "", "", b"")), "somebody outside"),

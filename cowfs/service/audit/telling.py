@@ -10,6 +10,7 @@ Threading: as the workspace.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ _MANY = 100
 _DIRECTORY = 4
 _COMMAND_CHARACTERS = 72
 _FEW = 3
+_EVAL = re.compile(r"&& eval '(.+?)(?:' < /dev/null\b.*)?\Z", re.DOTALL)
+"""A command line of Claude Code's tool Bash; what follows it may have been cut off."""
 _INTERPRETERS = frozenset({"python", "node", "perl", "ruby"})
 
 MADE, CHANGED, REMOVED, RENAMED = "made", "changed", "removed", "renamed"
@@ -170,18 +173,28 @@ def _name_of(process: Process) -> str:
     if process.number == UNKNOWN or not (process.record.name or process.record.command):
         return "an unknown process"
     words = process.arguments
-    if words[1:] or os.path.basename(words[0]).lstrip("-") != process.record.name:
+    wanted = _evaluated(words)
+    if wanted:
+        line = wanted
+    elif words[1:] or os.path.basename(words[0]).lstrip("-") != process.record.name:
         line = " ".join(_quoted(word) for word in _short(words))
-        if len(line) > _COMMAND_CHARACTERS:
-            line = line[: _COMMAND_CHARACTERS - 1] + "…"
     elif not process.parents:
         return process.record.name
     else:
         line = process.record.name
+    if len(line) > _COMMAND_CHARACTERS:
+        line = line[: _COMMAND_CHARACTERS - 1] + "…"
     parent = next((p.name for p in process.parents if p.name), "")
     if not words[1:] and line in ("sh", "bash", "dash", "zsh", "fish", "ksh"):
         return line
     return f"{parent} `{line}`" if parent else f"`{line}`"
+
+
+def _evaluated(words: list[str]) -> str:
+    """What an agent had a shell do, if it is in what its tool puts around it; else ""."""
+    if len(words) < 3 or "-c" not in words[1:3] or not (found := _EVAL.search(words[-1])):
+        return ""
+    return " ".join(found[1].replace("'\"'\"'", "'").replace("'\\''", "'").split())
 
 
 def _short(words: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from cowfs.format.sessions import RunningProcess
-from cowfs.volume.audit_processes import Seen, look_at, shown_command
+from cowfs.volume.audit_processes import Seen, command_of, look_at, shown
 
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _DEEPEST = 64
@@ -79,7 +79,7 @@ def described(
     found = []
     for pid in pids:
         process = seen[pid]
-        command = shown_command(pid) or process.name + b"\0"
+        command = shown(command_of(pid)) or process.name + b"\0"
         cwd = directories.get(pid) or working_directory(pid)
         found.append(RunningProcess(pid, process.parent, started(process), command, cwd))
     return found
