@@ -95,11 +95,10 @@ def copied(
     result.files.update(results)
     result.notes.extend(_notes(main.found, entries, kept, leaf))
     if main.bad + writer.bad:
-        result.notes.append(f"{main.bad + writer.bad} lines that make no sense are left out")
+        result.notes.append(f"lines that make no sense are left out: {main.bad + writer.bad}")
     if writer.mended:
-        result.notes.append(
-            f"{writer.mended} entries follow one that is missing: joined to the last"
-        )
+        note = "entries follow one that is missing, and were joined to the one before them"
+        result.notes.append(f"{note}: {writer.mended}")
     return result
 
 

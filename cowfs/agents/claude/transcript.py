@@ -151,7 +151,7 @@ class Line:
     @property
     def is_thought(self) -> bool:
         """Whether it is of the model and has nothing that may stand at an answer's end."""
-        kinds = {mapping(part).get("type") for part in sequence(self.content)}
+        kinds = {text(mapping(part).get("type")) for part in sequence(self.content)}
         return self.kind == ASSISTANT and bool(kinds) and kinds <= {*_THOUGHTS}
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cowfs.agents.base import MAIN, Agent, NotCopyableError
+from cowfs.agents.base import MAIN, Agent, NotCopyableError, Rewinding
 from cowfs.agents.claude.adapter import adapter
 from tests.agents.claude.checklist import check, entries, longest
 from tests.agents.claude.conversations import (
@@ -109,42 +110,50 @@ def test_a_copy_at_any_cut_fulfils_the_checklist(data: st.DataObject) -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "type",
-                    "uuid",
-                    "parentUuid",
-                    "message",
-                    "content",
-                    "id",
-                    "isSidechain",
-                    "sessionId",
-                ]
-            ),
-            inner
-            | st.sampled_from(["user", "assistant", "system", "tool_use", "tool_result", "a"]),
-            max_size=6,
-        )
-    ),
-    max_leaves=12,
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
 )
 
 
-LINES = st.lists(st.binary(max_size=20) | JSON.map(lambda it: json.dumps(it).encode()), max_size=8)
+def spoil(draw: st.DrawFn, at: Any) -> None:
+    """Put something else in the place of a value that lies anywhere in this one."""
+    key = draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+    if at[key] and isinstance(at[key], (dict, list)) and draw(st.booleans()):
+        spoil(draw, at[key])
+    else:
+        at[key] = draw(JSON)
 
 
-@given(LINES, st.sampled_from(["", "a", "start"]))
-@settings(max_examples=200, deadline=None)
-def test_nothing_that_stands_in_a_file_is_an_error(lines: list[bytes], leaf: str) -> None:
-    files = {MAIN: b"\n".join(lines) + b"\n", "subagents/agent-a.jsonl": b"\n".join(lines)}
-    files["subagents/agent-a.meta.json"] = files[MAIN]
+@st.composite
+def spoiled(draw: st.DrawFn, lines: list[bytes]) -> bytes:
+    """A file of these lines, some of which say something else now."""
+    lines = list(lines)
+    for number in draw(st.lists(st.sampled_from(range(len(lines))), max_size=6)) if lines else ():
+        try:
+            value = json.loads(lines[number])
+        except ValueError:
+            continue
+        if value:
+            spoil(draw, value)
+            lines[number] = json.dumps(value).encode()
+    return b"".join(line + b"\n" for line in lines)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_nothing_that_stands_in_a_file_is_an_error(data: st.DataObject) -> None:
+    made = data.draw(conversations())
+    main = data.draw(spoiled(made.made.lines))
+    files = {**made.files, MAIN: main}
+    if made.files:
+        name = data.draw(st.sampled_from(sorted(made.files)))
+        files[name] = data.draw(spoiled(made.files[name].split(b"\n")))
     CLAUDE.read(files)
     CLAUDE.complete(files, "something")
+    assert isinstance(CLAUDE, Rewinding)
+    CLAUDE.settled(main[:2000], main[2000:], made.made.prompt("again"))
     try:
-        CLAUDE.copy(files, transcript=TRANSCRIPT, cwd="", session=SESSION, leaf=leaf)
+        CLAUDE.copy(files, transcript=TRANSCRIPT, cwd="", session=SESSION)
     except NotCopyableError:
         pass

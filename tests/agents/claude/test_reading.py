@@ -129,6 +129,7 @@ def test_what_makes_no_sense_is_passed_over() -> None:
     made.raw(b"\xff\xfe no JSON")
     made.raw(b"[" * 100_000)
     made.raw(b'{"type":"user","uuid":7,"parentUuid":[],"message":3}')
+    made.raw(b'{"type":"assistant","uuid":"t","parentUuid":{},"message":{"content":[{"type":[]}]}}')
     made.raw(b'{"type":"user","uuid":"u","parentUuid":"u","message":{"content":[null,{"x":1}]}}')
     made.at = None
     made.turn("one \u2028", "First.")
@@ -136,6 +137,8 @@ def test_what_makes_no_sense_is_passed_over() -> None:
     data = made.data.replace("\u2028".encode(), b"\\ud83d")  # half of a character, as JSON allows
     data += b'{"type":"user","uuid":"not finished"'
     assert [turn.prompt for turn in CLAUDE.read({MAIN: data}).turns] == ["one ?"]
+    check = CLAUDE.copy({MAIN: data}, transcript="/p/s.jsonl", cwd="", session="s")
+    assert "lines that make no sense are left out: 2" in check.notes
     empty = CLAUDE.read({})
     assert (empty.turns, empty.leaf, empty.title) == ((), START, "")
 
