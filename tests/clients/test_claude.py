@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from cowfs.client.places import is_stopped
-from tests.clients.agents import SECONDS, Claude, OldClaude
+from tests.clients.agents import KEY, SECONDS, Claude, OldClaude
 from tests.clients.conftest import StartClaude, at_work
 from tests.clients.looking import (
     GO_ON,
@@ -93,6 +93,16 @@ def before_the_prompt(request: Request) -> list[Any]:
     while request.rule not in json.dumps(messages.pop()):
         pass
     return messages
+
+
+def calls(request: Request) -> dict[str, str]:
+    """The tools that the model has called, and the id of the last call of each."""
+    return {
+        block["name"]: block["id"]
+        for message in request.body["messages"]
+        for block in message["content"]
+        if isinstance(block, dict) and block["type"] == "tool_use"
+    }
 
 
 def wait_for(fifo: Path) -> None:
@@ -174,17 +184,35 @@ def test_the_model_is_told_what_a_command_changed(story: Story) -> None:
 
 
 def test_each_change_is_of_who_made_it(story: Story) -> None:
-    cowfs = story.claude.cowfs
+    """Of the session, the sub-agent and the call of a tool."""
+    cowfs, stub = story.claude.cowfs, story.claude.stub
     (row,) = [row for row in sessions(story.claude) if row["id"] == story.session]
     (below,) = row["subagents"]
+    of_helper = cowfs.ok("changes", "--by", below["id"])["changes"]
+    assert [change["paths"] for change in of_helper] == [[{"path": "helped", "to": None}]]
+    made = {
+        (pair["path"], change["operation"]): change["process"]
+        for change in cowfs.ok("changes", "--by", story.session)["changes"]
+        for pair in change["paths"]
+    }
+    made = {key: (process["session"], process["tool"]) for key, process in made.items()}
+    tools, tools_of_helper = calls(stub.last(MAKE)), calls(stub.last(TASK))
+    assert made["src/main.c", "removed"] == (story.session, tools["Bash"])
+    assert made["readme", "renamed"] == (story.session, tools["Bash"])
+    assert made["helped", "made"] == (below["id"], tools_of_helper["Bash"])
+    # Write makes a file with a name of its own first.
+    assert (story.session, tools["Write"]) in made.values()
 
-    def changed(who: str) -> set[str]:
-        stories = cowfs.ok("changes", "--by", who)["changes"]
-        return {pair["path"] for story in stories for pair in story["paths"]}
 
-    assert changed(below["id"]) == {"helped"}
-    # Claude's own Write makes a file with a name of its own first.
-    assert changed(story.session) >= {"new", "README", "readme", "src", "src/main.c", "helped"}
+def test_what_is_kept_with_a_checkpoint(story: Story) -> None:
+    shown = story.claude.cowfs.ok("show", story.prompts[f"{BREAK} now"], "--session")
+    assert shown["session"]["id"] == story.session
+    assert shown["conversation"]["prompts"] == 2
+    assert shown["processes"][0]["command"][0] == story.claude.program
+    assert Path(shown["cwd"]) == story.claude.top
+    assert shown["environment"]["ANTHROPIC_BASE_URL"] == story.claude.stub.url
+    assert "ANTHROPIC_API_KEY" in shown["hidden"]
+    assert KEY not in json.dumps(shown)
 
 
 def test_code_only(story: Story) -> None:
