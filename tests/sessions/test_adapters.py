@@ -14,8 +14,10 @@ from cowfs.format.sessions import ContextRecord, SessionRecord, pack_context
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import commit
 from cowfs.service.restore import restore
+from cowfs.service.sessions import reading
 from cowfs.service.sessions.conversation import copy_session
 from cowfs.service.sessions.registry import Registry
+from cowfs.store.snapshot import Reader
 from tests.agents.codex.writing import CODEX
 from tests.agents.gemini.writing import GEMINI
 from tests.agents.generic.writing import GENERIC
@@ -63,6 +65,11 @@ def test_to_before_the_second_prompt(writing: Writing, volume: Rig, tmp_path: Pa
     assert told.prompt == "add tax"
     assert told.session != writing.session
     assert told.notes if not told.command else told.session in " ".join(told.command)
+
+    with Reader(volume.volume.store) as reader:
+        made = reading.session(reader, told.session)
+    assert made is not None
+    assert made.transcript == (b"" if told.before else os.fsencode(copy))
 
     transcript.unlink()
     whole = copy_session(volume.engine, registry, AUTHOR, record.id)

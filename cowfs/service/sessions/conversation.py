@@ -265,7 +265,9 @@ def _record(author: Author, session: SessionRecord, told: Continuation) -> Sessi
     """The session that the copy will be when somebody goes on with it."""
     moment = time.time_ns()
     files = told.files if not told.before else ()  # else they are for a program that imports them
-    named = (path for path in files if told.session in os.path.basename(path))
+    named = [path for path in files if told.session in os.path.basename(path)]
+    if not named and len(files) == 1:
+        named = list(files)
     return SessionRecord(
         told.session,
         told.agent,
@@ -277,7 +279,7 @@ def _record(author: Author, session: SessionRecord, told: Continuation) -> Sessi
         uid=author.uid,
         user=author.user,
         cwd=os.fsencode(told.cwd),
-        transcript=os.fsencode(next(named, "")),
+        transcript=os.fsencode(named[0] if named else ""),
         title=session.title,
         version=session.version,
         origin=told.origin,
