@@ -113,7 +113,8 @@ def _report(
         output.note(f"`{back}` takes it back")
     elif click.confirm("cowfs: take it back?", default=False, err=True):
         with _daemon(place) as daemon:
-            answer = daemon.call("restore", {"checkpoint": before["id"]})
+            params = {"checkpoint": before["id"], "expect": after["id"]}
+            answer = daemon.call("restore", params)
         output.note(f"taken back: {output.plural(answer['changed'], 'thing')} changed")
         output.note(f"`cowfs restore {after['id'][:8]}` brings it again")
     else:

@@ -177,6 +177,18 @@ def test_the_offer(shared_cowfs: Cowfs, mounted: Path, answer: bytes, taken: boo
         assert not (mounted / "src").exists()
 
 
+def test_somebody_works_while_it_is_asked(shared_cowfs: Cowfs, mounted: Path) -> None:
+    with terminal(shared_cowfs, "run", "--", "rm", "-r", "src") as (term, process):
+        term.read_until(b"take it back? [y/N]: ")
+        (mounted / "late").write_text("not to be lost")
+        term.type(b"y\n")
+        text = term.rest()
+        assert process.wait(30) == 9
+    assert "late" in text
+    assert (mounted / "late").exists()
+    assert not (mounted / "src").exists()
+
+
 @pytest.mark.parametrize("words", [["--no-undo-offer", "--", "rm", "readme"], ["--", "true"]])
 def test_no_offer(shared_cowfs: Cowfs, mounted: Path, words: list[str]) -> None:
     with terminal(shared_cowfs, "run", *words) as (term, process):
