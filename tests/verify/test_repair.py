@@ -427,6 +427,20 @@ def test_an_inode_that_the_base_still_has(sound_sample: Sample, sample: Sample) 
     assert found._replace(atime=0) == was._replace(atime=0)
 
 
+@pytest.mark.parametrize("name", ["no id", "0123456789aB", ""])
+def test_a_checkpoint_with_an_id_that_is_none(
+    sound_sample: Sample, sample: Sample, name: str
+) -> None:
+    """Its key says which it is."""
+    with sample.open() as hands:
+        for key, value in hands.rows("checkpoint"):
+            if records.decode(value, records.CheckpointRecord).epoch == 2:
+                hands.change_record("checkpoint", key, records.CheckpointRecord, id=name)
+    done = mend(sample)
+    assert [action.table for action in done.actions] == ["checkpoint"]
+    assert rows(sample) == rows(sound_sample)
+
+
 # -- never worse ------------------------------------------------------------------------------
 
 

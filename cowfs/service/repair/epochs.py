@@ -8,6 +8,7 @@ Threading: owned by the thread that repairs.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TypeVar
@@ -19,6 +20,7 @@ from cowfs.format import keys, records
 from cowfs.service.repair.bench import REBUILT, Bench
 from cowfs.volume.volume import MAIN
 
+_ID = re.compile(r"[0-9a-f]{12}")
 _T = TypeVar("_T", bound=msgspec.Struct)
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -51,10 +53,9 @@ class _Ends:
             for key, record in self._read("epoch", records.EpochRecord).items()
             if len(key) == 8
         }
-        self.checkpoints = {
-            record.id: record
-            for _, record in self._read("checkpoint", records.CheckpointRecord).items()
-        }
+        checkpoints = self._read("checkpoint", records.CheckpointRecord).items()
+        named = (_named(key, record) for key, record in checkpoints)
+        self.checkpoints = {record.id: record for record in named}
         self.operations = {
             keys.unpack_id(key): record
             for key, record in self._read("operation", records.OperationRecord).items()
@@ -245,6 +246,13 @@ class _Ends:
         for table, key in self._stored.keys() - wanted.keys():
             if table == "checkpoint":
                 self._bench.set_aside(table, key, key.hex(), "its key is not its id")
+
+
+def _named(key: bytes, record: records.CheckpointRecord) -> records.CheckpointRecord:
+    """A checkpoint with the id that its key says, if it says none that could be one."""
+    if not _ID.fullmatch(record.id) and _ID.fullmatch(name := key.decode("latin-1")):
+        return msgspec.structs.replace(record, id=name)
+    return record
 
 
 def _most(values: Iterable[int], least: int) -> int:

@@ -134,7 +134,8 @@ class _Conversations:
             try:
                 fault = pieces.chain.fault(offset, *unpack_piece(value))
             except DamagedRecordError as error:
-                fault = str(error.details["detail"])
+                self._aside("piece", key, error.details["detail"])
+                continue
             if fault:
                 pieces.others.append((key, fault))
             else:
