@@ -270,6 +270,7 @@ class Talk:
             AUTHOR,
             session="s1",
             context=sessions.pack_context(context),
+            still=None,
             **options,
         )
 
