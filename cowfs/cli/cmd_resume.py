@@ -91,15 +91,19 @@ def resume(
     printed, or executed, in the directory and with the environment of then. Secrets are not
     stored: those that are not set now are named, and so is what ran then and does not any more.
     """
+    from cowfs.service.expecting import state_of
+
     place = _mounted(context, context.locate(), dry_run=dry_run)
     asking = running.is_terminal() and not context.json
     with opening.reading(place, need_base=not dry_run) as workspace:
         listed = _choose(place, workspace, name, asking=asking)
         found = _look(workspace, listed)
+        state = state_of(workspace.reader)
     going_back = _goes_back(found, code, asking=asking and not dry_run)
     plan = _plan(found, going_back=going_back)
     if not dry_run:
-        plan |= _prepare(place, found, going_back=going_back)
+        expect = state if code is None else ""  # what the question was about
+        plan |= _prepare(place, found, going_back=going_back, expect=expect)
     document = {
         "session": found.listed.to_json(),
         "mounted": place.mounted,
@@ -252,7 +256,7 @@ def _plan(found: _Found, *, going_back: bool) -> dict[str, Any]:
     }
 
 
-def _prepare(place: Place, found: _Found, *, going_back: bool) -> dict[str, Any]:
+def _prepare(place: Place, found: _Found, *, going_back: bool, expect: str) -> dict[str, Any]:
     """Restore the files if that is wanted, and have a copy made if one is needed. Returns what is
     different in the plan."""
     plan = _plan(found, going_back=going_back)
@@ -264,7 +268,7 @@ def _prepare(place: Place, found: _Found, *, going_back: bool) -> dict[str, Any]
             "exclude": [],
             "volatile": False,
             "conversation": "both" if plan["copied"] else "",
-            "expect": "",
+            "expect": expect,
         }
         told = ask(place, "restore", params)["conversation"]
     elif plan["copied"]:

@@ -265,6 +265,18 @@ def test_the_offer_to_restore(shared_cowfs: Cowfs, broken: Broken) -> None:
         assert (broken.project / "cart").read_text() == content
 
 
+def test_somebody_works_while_it_is_asked(shared_cowfs: Cowfs, broken: Broken) -> None:
+    with terminal(shared_cowfs, "resume", broken.agent.session) as (term, process):
+        term.read_until(b"[y/N]: ")
+        (broken.project / "late").write_text("not to be lost")
+        term.type(b"y\n")
+        text = term.rest()
+        assert process.wait(30) == 9
+    assert "late" in text
+    assert (broken.project / "cart").read_text() == "three\n"
+    assert broken.agent.copies() == []
+
+
 def test_what_cannot_be_resumed(cowfs: Cowfs, mounted: Path) -> None:
     assert cowfs.fails("resume")["code"] == "COWFS_NOTHING_INTERRUPTED"
     assert cowfs.fails("resume", "nope")["code"] == "COWFS_UNKNOWN_SESSION"
