@@ -183,10 +183,19 @@ class AsyncWorkspace:
         since: Named | None = None,
         until: Named | None = None,
         by: str | None = None,
+        outside: bool = False,
         limit: int | None = None,
     ) -> tuple[Activity, ...]:
         return await _looking(
-            partial(self.sync.changes, paths, since=since, until=until, by=by, limit=limit)
+            partial(
+                self.sync.changes,
+                paths,
+                since=since,
+                until=until,
+                by=by,
+                outside=outside,
+                limit=limit,
+            )
         )
 
     async def diff(

@@ -5,6 +5,7 @@ Threading: as the engine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
 
 def checkpoint(engine: LocalEngine, author: Author, params: dict[str, Any]) -> dict[str, Any]:
     """The daemon's method `checkpoint` (docs/protocol.md). Raises CowfsError."""
+    from cowfs.errors import CowfsError
     from cowfs.format import records
     from cowfs.service.automatic import unchanged
-    from cowfs.service.checkpoint import checkpoint as make
+    from cowfs.service.sessions.registry import Registry
+    from cowfs.service.sessions.witness import Witness
 
     started = time.perf_counter()
-    last = unchanged(engine) if params.get("if_changed") else None
-    record = last or make(engine, author, message=params["message"], label=params["label"])
+    last = record = unchanged(engine) if params.get("if_changed") else None
+    if record is None:
+        witness = Witness(engine, contextlib.nullcontext(), Registry(engine))
+        record, note = witness.checkpoint(author, message=params["message"], label=params["label"])
+        with contextlib.suppress(OSError, CowfsError):  # the checkpoint is made all the same
+            note()
     return {
         "checkpoint": records.to_dict(record),
         "made": last is None,

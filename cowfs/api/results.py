@@ -187,6 +187,7 @@ class Activity:
     linked, restored ... text: a sentence. files, directories: how many it was about. bytes: how
     many were written. below: the directory that has all of them. paths: each with the second path
     of a rename, or None; of very many only some. checkpoint: id of the one that was restored.
+    outside: done by somebody of no session, while one was going on.
     """
 
     time: int

@@ -238,16 +238,23 @@ class Workspace(Access):
         since: Named | None = None,
         until: Named | None = None,
         by: str | None = None,
+        outside: bool = False,
         limit: int | None = None,
     ) -> tuple[Activity, ...]:
         """Who changed what, the newest last: what a process did in one go is one of them.
 
         paths: only to these. since, until: after and before these checkpoints. by: a program, a
-        pid or a user; what a process started counts as its work. limit: the last so many.
+        pid, a user, a session, a sub-agent or a call of a tool; what a process started counts as
+        its work. outside: only what was done by others while a session was going on. limit: the
+        last so many.
         """
         from cowfs.service.audit.log import Log
+        from cowfs.service.audit.log import Process as Writer
         from cowfs.service.audit.telling import Paths as Names
         from cowfs.service.audit.telling import newest
+
+        def wanted(process: Writer) -> bool:
+            return not (by and not process.is_of(by)) and (process.record.outside or not outside)
 
         if limit == 0:
             return ()
@@ -259,7 +266,7 @@ class Workspace(Access):
                 after=-1 if since is None else self._epoch(workspace, since),
                 until=None if until is None else self._epoch(workspace, until),
                 tops=self._inside(paths),
-                wanted=(lambda process: process.is_of(by)) if by else None,
+                wanted=wanted if by or outside else None,
                 whole=True,
             )
             return tuple(answers.activity(story) for story in told)

@@ -164,7 +164,12 @@ class _Tools:
         paths: Inside = None,
         since: Annotated[str, Field(description="only what was done after this checkpoint")] = "",
         until: Annotated[str, Field(description="only what was done before this one")] = "",
-        by: Annotated[str, Field(description="only by this program, pid or user")] = "",
+        by: Annotated[
+            str, Field(description="only by this program, pid, user, or session of an agent")
+        ] = "",
+        outside: Annotated[
+            bool, Field(description="only by others, while an agent's session was going on")
+        ] = False,
         limit: Annotated[int, Field(ge=1, le=_MOST_ROWS)] = 30,
         offset: Offset = 0,
     ) -> str:
@@ -176,6 +181,7 @@ class _Tools:
                 since=since or None,
                 until=until or None,
                 by=by or None,
+                outside=outside,
                 limit=limit,
             )
             text = "\n".join(texts.activity(row) for row in found)

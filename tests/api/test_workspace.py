@@ -260,6 +260,7 @@ def test_who_changed_what(shared: Workspace) -> None:
     assert shared.changes(["who"], until=start, by="mkdir") == ()
     assert len(shared.changes(limit=1)) == 1
     assert shared.changes(limit=0) == ()
+    assert shared.changes(["who"], outside=True) == ()  # there is no session
 
 
 def test_names_that_are_not_utf8(shared: Workspace) -> None:
@@ -474,16 +475,17 @@ def test_sessions(cowfs: Cowfs, workspace: Workspace) -> None:
     from cowfs.api import opening
 
     assert workspace.sessions() == ()
-    params = {"agent": "generic", "cwd": workspace.path, "pid": os.getpid()}
+    params = {"agent": "generic", "cwd": workspace.path}
     made = {}
     with opening.connect(opening.locate(workspace.path)) as daemon:  # type: ignore[union-attr]
         for session, event in (("one", "prompt"), ("two", "prompt"), ("two", "session-end")):
-            said = {"session": session, "event": event, "prompt": f"do {session}"}
+            pid = os.getpid() if session == "one" else 0
+            said = {"session": session, "event": event, "prompt": f"do {session}", "pid": pid}
             answer = daemon.call("session.event", {**params, **said})
             made[session, event] = answer["checkpoint"]["id"]
     two, one = workspace.sessions()
     assert (one.id, one.agent, one.state, one.prompt) == ("one", "generic", "active", "do one")
-    assert (two.id, two.state, two.pid) == ("two", "ended", os.getpid())
+    assert (two.id, two.state, two.pid) == ("two", "ended", 0)
     assert (one.checkpoints, one.last_checkpoint) == (1, made["one", "prompt"])
     checkpoint = workspace.get(made["one", "prompt"])
     assert (checkpoint.kind, checkpoint.session) == ("prompt", "one")
@@ -492,3 +494,11 @@ def test_sessions(cowfs: Cowfs, workspace: Workspace) -> None:
     assert (context.session, context.event, context.prompt) == ("one", "prompt", "do one")
     assert context.cwd == workspace.path
     assert workspace.context("@") is None
+
+    # What this process does is the work of the session that it belongs to.
+    (Path(workspace.path) / "of-one").touch()
+    mine = workspace.changes(["of-one"], by="one")
+    assert [(row.paths, row.process.session, row.outside) for row in mine] == [
+        ((("of-one", None),), "one", False)
+    ]
+    assert workspace.changes(["of-one"], by="another") == ()
