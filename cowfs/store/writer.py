@@ -360,6 +360,9 @@ class Writer:
     def _commit(self, groups: list[TransactionGroup]) -> None:
         reached("commit.begin")
         ledger = self.ledger
+        # What a reader sees is kept until it says that it is done. One that was killed never
+        # does, and the file would grow with every commit (3 µs).
+        self._store.env.reader_check()
         ledger.begin()
         try:
             with self._store.begin(write=True) as txn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -145,6 +147,31 @@ def test_deletes_of_plain_records(store: Store, commit: Callable[..., None]) -> 
     item.deletes += [("label", b"a"), ("label", b"never was")]
     commit(item)
     assert rows(store, "label") == {b"b": b"2"}
+
+
+_READER = """
+import sys
+from pathlib import Path
+from cowfs.store.env import open_store
+with open_store(Path(sys.argv[1]), writable=False).reading():
+    print("reading", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_reader_that_was_killed_keeps_nothing(store: Store, commit: Callable[..., None]) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _READER, store.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"reading\n"
+        commit(labels(one=b"1"))
+        assert str(reader.pid) in store.env.readers()
+        reader.kill()
+        reader.wait()
+        assert str(reader.pid) in store.env.readers()
+        commit(labels(two=b"2"))
+        assert str(reader.pid) not in store.env.readers()
 
 
 def test_an_empty_group(store: Store, commit: Callable[..., None]) -> None:
