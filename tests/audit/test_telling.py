@@ -46,6 +46,27 @@ def test_a_new_file_by_way_of_another_name(volume: Rig, actor: Actor) -> None:
     assert said(volume) == ["made f"]
 
 
+def test_a_save_that_is_synced_before_the_rename(volume: Rig, actor: Actor) -> None:
+    """fsync(2) ends a transaction group: the two halves are in two records."""
+    volume.create(b"f", b"old")
+    volume.volume.sync()
+    volume.create(b"g", b"old")
+    actor.mkdir(b"d")
+    for name in (b"f", b"g"):
+        actor.create(name + b".tmp", b"new")
+        volume.volume.sync()
+        actor.rename(name + b".tmp", name)
+        volume.volume.sync()
+    assert said(volume) == ["made d", "changed f and g"]
+
+
+def test_a_rename_after_a_checkpoint_is_one(volume: Rig, actor: Actor) -> None:
+    actor.create(b"one")
+    volume.checkpoint()
+    actor.rename(b"one", b"two")
+    assert said(volume) == ["made one", "renamed one to two"]
+
+
 def test_temporary_files(volume: Rig, actor: Actor) -> None:
     actor.create(b"lock")
     actor.create(b"f")

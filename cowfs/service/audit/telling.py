@@ -1,14 +1,16 @@
 """The audit log as a person would tell it: what a process did in one go is one story.
 
 Operations of one process and of one kind belong together as long as no more than `_PAUSE_NS` lie
-between them and no checkpoint does. What was made and renamed is told as made under its last name;
-what was made and removed again was temporary.
+between them and no checkpoint does. What was made and renamed is told as made under its last name,
+also where the program had it written to the disk in between; what was made and removed again was
+temporary.
 
 Threading: as the workspace.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +64,7 @@ class Deed:
     is_directory: bool
     size: int
     count: int = 1
+    replaced: bool = False
 
 
 @dataclass(slots=True)
@@ -70,7 +73,8 @@ class Story:
 
     time, until: of its first and last operation, ns since 1970. paths: all or, of many, some, each
     with the second path of a rename or None. below: the directory that has all of them. detail: id
-    of the checkpoint that was restored.
+    of the checkpoint that was restored. replacing: the second paths of renames that took the place
+    of another file.
     """
 
     process: Process
@@ -84,6 +88,7 @@ class Story:
     size: int = 0
     paths: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     below: bytes = b""
+    replacing: set[bytes] = field(default_factory=set)
 
     @property
     def outside(self) -> bool:
@@ -101,6 +106,8 @@ class Story:
             self.files += 1
         self.size += deed.size
         self.paths.append((deed.path, deed.to_path))
+        if deed.replaced and deed.to_path is not None:
+            self.replacing.add(deed.to_path)
 
     def who(self) -> str:
         """Who did it."""
@@ -275,14 +282,14 @@ def deeds_of(record: AuditRecord, paths: Paths) -> list[Deed]:
             operation.kind == _DIRECTORY,
             operation.size,
             operation.count,
+            bool(operation.what & audit.REPLACED) and operation.kind != _DIRECTORY,
         )
         at = made.get(operation.ino)
         if operation.code == audit.MADE:
             made[operation.ino] = len(found)
         elif at is not None and (before := found[at]) is not None:
             if operation.code == audit.RENAMED and to is not None:
-                replaced = operation.what & audit.REPLACED and not deed.is_directory
-                verb = CHANGED if replaced else before.verb
+                verb = CHANGED if deed.replaced else before.verb
                 found[at] = Deed(verb, deed.time, to, None, deed.is_directory, before.size)
                 continue
             if operation.code == audit.REMOVED and path == before.path and before.verb == MADE:
@@ -323,7 +330,31 @@ def _merged(parts: list[Story]) -> Story:
         story.until = max(story.until, part.until)
         seen.update(fresh)
         story.paths += fresh
+        story.replacing |= part.replacing
     return story
+
+
+def _with_new_names(stories: list[Story]) -> list[Story]:
+    """Fold renames of one file into what made it: `made f.tmp`, a commit, `renamed f.tmp to f`."""
+    made: dict[tuple[int, bytes], Story] = {}
+    for story in stories:
+        if story.verb == MADE and len(story.paths) == story.files + story.directories:
+            made.update({(story.process.number, path): story for path, _ in story.paths})
+        if story.verb != RENAMED or len(story.paths) != story.files:
+            continue
+        origins = [made.get((story.process.number, path)) for path, _ in story.paths]
+        named = {to for _, to in story.paths if to is not None}
+        verbs = {CHANGED if to in story.replacing else MADE for to in named}
+        if len(verbs) != 1 or not all(o and o.files and _belongs(o, story) for o in origins):
+            continue
+        for origin, (path, _) in zip(origins, story.paths, strict=True):
+            assert origin is not None
+            origin.paths.remove((path, None))
+            origin.files -= 1
+        story.verb = verbs.pop()
+        story.paths = [(to, None) for to in sorted(named)]
+        story.below = functools.reduce(_common, sorted(named))
+    return [story for story in stories if story.files or story.directories]
 
 
 Choice = Callable[[Process], bool]
@@ -441,7 +472,7 @@ def newest(
         if limit and len(found) > limit and _settled(found[:limit], record):
             break
     stories = [_merged(parts) for parts in reversed(found[:limit] if limit else found)]
-    return sorted(stories, key=lambda story: story.until)
+    return _with_new_names(sorted(stories, key=lambda story: story.until))
 
 
 def _belongs(earlier: Story, later: Story) -> bool:
