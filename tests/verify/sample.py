@@ -246,7 +246,7 @@ class Talk:
         assert not captured.missing
         return captured.marks
 
-    def checkpoint(self, **options: str) -> records.CheckpointRecord:
+    def checkpoint(self, *, label: str = "", message: str = "") -> records.CheckpointRecord:
         context = sessions.ContextRecord(
             session="s1",
             event="tool-start",
@@ -270,8 +270,8 @@ class Talk:
             AUTHOR,
             session="s1",
             context=sessions.pack_context(context),
-            still=None,
-            **options,
+            label=label,
+            message=message,
         )
 
 
