@@ -18,7 +18,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tests.clients.agents import SECONDS, Agent
 
@@ -79,15 +79,18 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def in_terminal(agent: Agent, words: Sequence[str]) -> Iterator[Terminal]:
-    """An agent's program in a terminal; afterwards nothing that it started is left."""
+def in_terminal(
+    agent: Agent, command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[Terminal]:
+    """A program in the agent's room and in a terminal, in the agent's environment or another one;
+    afterwards nothing that it started is left."""
     ours, theirs = os.openpty()
     try:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", _LINES, _COLUMNS, 0, 0))
         process = subprocess.Popen(
-            agent.place.room.command([agent.program, *words]),
+            agent.place.room.command(command),
             cwd=agent.top,
-            env=agent.environment() | {"TERM": "xterm-256color"},
+            env={**(environment or agent.environment()), "TERM": "xterm-256color"},
             pass_fds=agent.place.room.descriptors,
             stdin=theirs,
             stdout=theirs,

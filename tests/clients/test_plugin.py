@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.clients.agents import Claude
 from tests.clients.conftest import StartClaude
 from tests.clients.looking import prompts, the_session
+from tests.clients.scenes import MAKE, bash
 from tests.clients.stub import Script
-from tests.clients.test_claude import MAKE, bash
 
 PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "claude-code"
 SCRIPT: Script = {MAKE: [bash("echo 1 > one; rm readme"), "It is made."]}
@@ -29,6 +29,10 @@ def run_with_the_plugin(agent: Claude) -> None:
     assert told(agent) == 1
 
 
+def test_it_is_valid(claude: StartClaude) -> None:
+    claude({}).execute(["plugin", "validate", "--strict", str(PLUGIN)])
+
+
 def test_the_plugin_alone(claude: StartClaude) -> None:
     agent = claude(SCRIPT)
     agent.cowfs.ok("hooks", "uninstall", "claude", "--project", "--yes")
@@ -38,3 +42,13 @@ def test_the_plugin_alone(claude: StartClaude) -> None:
 
 def test_both(claude: StartClaude) -> None:
     run_with_the_plugin(claude(SCRIPT))
+
+
+def test_its_command(claude: StartClaude) -> None:
+    note = "before-the-storm"
+    agent = claude({note: [bash(f"cowfs checkpoint -m {note}"), "It is kept."]})
+    agent.run(f"/cowfs:checkpoint {note}", "--plugin-dir", str(PLUGIN))
+    assert "cowfs checkpoint -m MESSAGE" in agent.stub.last(note)
+    (kept,) = agent.cowfs.ok("log", "--kind", "manual")["checkpoints"]
+    assert (kept["message"], kept["session"]) == (note, the_session(agent)["id"])
+    assert list(prompts(agent)) == [f"/cowfs:checkpoint {note}"]
