@@ -139,7 +139,7 @@ class _Reader:
 
 def _cuts(wanted: Sequence[Line]) -> Iterator[int]:
     """After which lines every call has its output, and the model has said something: the end of a
-    turn, an answer, an output."""
+    turn, an answer, an output; and where all before was replaced by something shorter."""
     open_calls: set[str] = set()
     said = False
     for line in wanted:
@@ -149,6 +149,9 @@ def _cuts(wanted: Sequence[Line]) -> Iterator[int]:
         ends = False
         if line.value.get("type") == "event_msg":
             ends = said and kind in ("task_complete", "turn_aborted")
+        elif line.value.get("type") == "compacted":
+            open_calls.clear()
+            ends = True
         elif line.value.get("type") == "response_item":
             if kind.endswith("_call") and call:
                 open_calls.add(call)

@@ -94,6 +94,17 @@ def test_a_copy_of_one_that_was_archived_can_be_resumed() -> None:
     assert list(made.files) == [TRANSCRIPT.replace(SESSION, made.session)]
 
 
+def test_a_conversation_that_was_made_shorter() -> None:
+    """What it was replaced by is enough to go on from, whatever was open before."""
+    call = {"type": "function_call", "name": "exec_command", "call_id": "call_9"}
+    shorter = {"message": "You added them.", "replacement_history": []}
+    whole = write(TALK) + line("response_item", call) + line("compacted", shorter)
+    made = copy({MAIN: whole})
+    [body] = made.files.values()
+    assert (made.notes, body.count(b"\n")) == ((), whole.count(b"\n"))
+    assert [turn.prompt for turn in CODEX.read({MAIN: whole}).turns] == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("files", "more"),
     [
