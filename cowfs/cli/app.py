@@ -61,6 +61,9 @@ COMMANDS = {
 """Command to (module, one line about it), in the order of the help."""
 
 
+_NOTHING_ASKED = 1
+"""Not 2: an agent that is too old for hooks with arguments starts `cowfs` alone, and takes a 2 for
+a refusal of what its user has typed."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -116,7 +119,7 @@ def cli(ctx: click.Context, directory: str | None, as_json: bool) -> None:
         if as_json:
             raise click.UsageError("missing command", ctx)
         click.echo(ctx.get_help(), err=True)
-        ctx.exit(UsageError.exit_code)
+        ctx.exit(_NOTHING_ASKED)
 
 
 def run(arguments: list[str]) -> int:

@@ -36,7 +36,7 @@ def test_the_help_of_all(cowfs: Cowfs) -> None:
         assert f"\n  {command} " in said
     assert cowfs.says("--version") == f"cowfs {__version__}\n"
     nothing = cowfs.run()
-    assert (nothing.code, nothing.raw) == (2, b"")
+    assert (nothing.code, nothing.raw) == (1, b"")
     assert nothing.err == said
     assert cowfs.run("--json").document["error"]["code"] == "COWFS_USAGE"
 
