@@ -20,7 +20,6 @@ from cowfs.service import restore as restoring
 from cowfs.service import status as reporting
 from cowfs.service.apply import apply
 from cowfs.service.automatic import unchanged
-from cowfs.service.checkpoint import checkpoint
 from cowfs.service.config import Retention
 from cowfs.service.engine import commit
 from cowfs.service.housekeeping import Cleaned, described
@@ -84,21 +83,13 @@ class Methods:
         around is looked at after the answer."""
         started = time.perf_counter()
         message, label = _text(request, "message"), _text(request, "label")
-        witness = self._daemon.witness
         with self._operation:
             last = unchanged(self._engine) if request.params.get("if_changed") else None
-            if last is None:
-                caller = witness.meet(request.author)
-                record = checkpoint(
-                    self._engine,
-                    request.author,
-                    message=message,
-                    label=label,
-                    session=caller.session.id if caller.session is not None else "",
+            record = last
+            if record is None:
+                record, request.afterwards = self._daemon.witness.checkpoint(
+                    request.author, message=message, label=label
                 )
-                request.afterwards = witness.later(record, caller)
-            else:
-                record = last
         return {
             "checkpoint": records.to_dict(record),
             "made": last is None,

@@ -304,8 +304,10 @@ def test_when_it_is_not_mounted(cowfs: Cowfs, mounted: Path) -> None:
     cowfs.ok("unmount", mounted, cwd=cowfs.top)
     document = cowfs.ok("show", made, "--session")
     assert document["cwd"] == str(mounted)
-    there = cowfs.ok("checkpoint")["checkpoint"]["id"]
-    assert cowfs.ok("show", there, "--session")["kept"] is False
+    document = kept(cowfs, mounted, MARK="here", MARK_TOKEN="hunter2secret")
+    assert (document["cwd"], document["environment"]["MARK"]) == (str(mounted), "here")
+    assert "MARK_TOKEN" in document["hidden"]
+    assert os.getpid() in [row["pid"] for row in document["processes"]]
 
 
 # -- sessions -------------------------------------------------------------------------------

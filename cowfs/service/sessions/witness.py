@@ -19,6 +19,7 @@ from cowfs import agents
 from cowfs.format.records import CheckpointRecord
 from cowfs.format.sessions import ACTIVE, ContextRecord, SessionRecord, pack_context
 from cowfs.mount.loop import LoopEndedError
+from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
 from cowfs.service.removing import Operation
 from cowfs.service.sessions.liveness import boot_id, is_running
@@ -55,6 +56,21 @@ class Witness:
         self._registry = registry
         self._changed = threading.Condition()
         self._noting = 0
+
+    def checkpoint(
+        self, author: Author, *, message: str = "", label: str = ""
+    ) -> tuple[CheckpointRecord, Callable[[], None]]:
+        """Make a checkpoint for somebody, and what stores its context later (see `later`). Errors
+        as of service/checkpoint.py."""
+        caller = self.meet(author)
+        made = checkpoint(
+            self._engine,
+            author,
+            message=message,
+            label=label,
+            session=caller.session.id if caller.session is not None else "",
+        )
+        return made, self.later(made, caller)
 
     # -- who asks ---------------------------------------------------------------------------------
 
