@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cowfs.volume.audit_redaction import redacted
+from cowfs.volume.audit_redaction import concealed, has_key, redacted
 
 SECRETS = [
     "deploy --password hunter2secret",
@@ -30,6 +30,11 @@ SECRETS = [
 KNOWN = [
     "x ghp_0123456789abcdefABCDEF0123456789abcd",
     "x AKIAIOSFODNN7EXAMPLE",
+    "x glrt-0123456789abcdefghij",
+    "x sk_live_0123456789abcdefghij",
+    "x hvs.CAESIJ0123456789abcdefgh",
+    "x https://hooks.slack.com/services/T00000000/B00000000/abcdefghijklmnop",
+    "x '-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----'",
     "x sk-0123456789abcdef0123456789",
     "x xoxb-0123456789-abcdef",
     "x eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
@@ -42,6 +47,9 @@ HARMLESS = [
     "cp -p one two",
     "curl https://example.org/a?b=c",
     "tar -czf author.tar.gz authors",
+    "git log --author=ana",
+    "git commit --author 'Ana Author'",
+    "make risk-assessment-and-other-things",
 ]
 
 
@@ -77,6 +85,15 @@ def test_keys_of_known_forms(line: str) -> None:
 @pytest.mark.parametrize("line", HARMLESS)
 def test_everything_else_is_left_as_it_is(line: str) -> None:
     assert redacted(words(line)) == words(line)
+
+
+def test_any_text() -> None:
+    """A command as an agent gives it to its tool: one text."""
+    line = """curl -H "Authorization: Bearer hunter2secret" -d 'token="two words"' https://a:b@c/"""
+    assert concealed(line) == "curl -H \"Authorization: *** -d 'token=***' https://***@c/"
+    assert concealed("make \ud800 all") == "make \ud800 all"
+    assert has_key("see https://ana:hunter2@example.org/")
+    assert not has_key("see https://example.org/?q=a@b")
 
 
 def test_nothing() -> None:
