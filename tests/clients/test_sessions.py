@@ -15,6 +15,7 @@ from tests.clients.looking import (
     continued,
     copied,
     prompts,
+    sessions,
     the_session,
 )
 from tests.clients.protocols import Said
@@ -178,6 +179,34 @@ def test_two_helpers_at_once(claude: StartClaude) -> None:
         *[("result", "Agent")] * 2,
         ("model", "Both are done."),
     ]
+
+
+def test_two_sessions_at_once(claude: StartClaude, tmp_path: Path) -> None:
+    begun, end = tmp_path / "begun", tmp_path / "end"
+    os.mkfifo(begun)
+    os.mkfifo(end)
+    wait = f"echo > {begun}; read line < {end}"
+    agent = claude(
+        {
+            MAKE: [bash(f"echo a > a; {wait}; echo c > c"), "Things are made."],
+            HELP: [bash("echo b > b"), "I helped."],
+        }
+    )
+    with agent.started(agent.words(f"{MAKE} now", "")) as running:
+        wait_for(begun)
+        agent.run(f"{HELP} now")
+        end.write_text("\n")
+        running.finish()
+    cowfs = agent.cowfs
+    assert contents(agent.top).items() >= {"a": "a\n", "b": "b\n", "c": "c\n"}.items()
+    rows = cowfs.ok("log", "--kind", "prompt")["checkpoints"]
+    session = {row["message"]: row["session"] for row in rows}
+    assert {row["id"]: row["state"] for row in sessions(agent)} == dict.fromkeys(
+        session.values(), "ended"
+    )
+    for prompt, paths in ((MAKE, ["a", "c"]), (HELP, ["b"])):
+        stories = cowfs.ok("changes", "--by", session[f"{prompt} now"])["changes"]
+        assert [pair["path"] for story in stories for pair in story["paths"]] == paths
 
 
 def test_a_helper_in_the_background(claude: StartClaude) -> None:
