@@ -427,8 +427,8 @@ def test_an_inode_that_the_base_still_has(sound_sample: Sample, sample: Sample) 
     assert found._replace(atime=0) == was._replace(atime=0)
 
 
-@pytest.mark.parametrize("name", ["no id", "0123456789aB", ""])
-def test_a_checkpoint_with_an_id_that_is_none(
+@pytest.mark.parametrize("name", ["no id", "0123456789aB", "", "fedcba987654"])
+def test_a_checkpoint_with_an_id_of_which_nobody_tells(
     sound_sample: Sample, sample: Sample, name: str
 ) -> None:
     """Its key says which it is."""

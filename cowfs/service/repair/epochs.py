@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -53,14 +53,23 @@ class _Ends:
             for key, record in self._read("epoch", records.EpochRecord).items()
             if len(key) == 8
         }
-        checkpoints = self._read("checkpoint", records.CheckpointRecord).items()
-        named = (_named(key, record) for key, record in checkpoints)
-        self.checkpoints = {record.id: record for record in named}
         self.operations = {
             keys.unpack_id(key): record
             for key, record in self._read("operation", records.OperationRecord).items()
             if len(key) == 8
         }
+        self.checkpoints = {record.id: record for record in self._read_checkpoints()}
+
+    def _read_checkpoints(self) -> Iterator[records.CheckpointRecord]:
+        """By their own ids; by its key one that has an id of which nobody else tells."""
+        known = {record.checkpoint for record in self.epochs.values()}
+        known |= {record.checkpoint for record in self.operations.values()}
+        known.discard("")
+        for key, record in self._read("checkpoint", records.CheckpointRecord).items():
+            if record.id not in known and (name := key.decode("latin-1")) in known:
+                yield msgspec.structs.replace(record, id=name)
+            elif _ID.fullmatch(record.id):
+                yield record
 
     def _read(self, table: str, kind: type[_Struct]) -> dict[bytes, _Struct]:
         found = decodable(self._bench, table, kind)
@@ -246,13 +255,6 @@ class _Ends:
         for table, key in self._stored.keys() - wanted.keys():
             if table == "checkpoint":
                 self._bench.set_aside(table, key, key.hex(), "its key is not its id")
-
-
-def _named(key: bytes, record: records.CheckpointRecord) -> records.CheckpointRecord:
-    """A checkpoint with the id that its key says, if it says none that could be one."""
-    if not _ID.fullmatch(record.id) and _ID.fullmatch(name := key.decode("latin-1")):
-        return msgspec.structs.replace(record, id=name)
-    return record
 
 
 def _most(values: Iterable[int], least: int) -> int:
