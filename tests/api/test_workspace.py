@@ -467,6 +467,17 @@ def test_a_dead_daemon(cowfs: Cowfs, workspace: Workspace) -> None:
     assert again.status().health == "ok"
     assert workspace.checkpoint("and on").made
 
+    (Path(workspace.path) / "new").write_text("kept\n")
+    workspace.checkpoint()
+    pid = workspace.status().pid
+    assert pid is not None
+    kill(pid, signal.SIGKILL)
+    done = workspace.unmount()
+    assert done.applied is not None
+    assert done.applied["created"] == 1
+    assert not cowfs.mounts()
+    assert (Path(workspace.base) / "new").read_text() == "kept\n"
+
 
 # -- sessions ---------------------------------------------------------------------------------
 
