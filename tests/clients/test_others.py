@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +16,14 @@ from tests.clients.looking import (
     GO_ON,
     WENT_ON,
     contents,
+    continued,
     copied,
     prompts,
     sessions,
     the_session,
 )
 from tests.clients.protocols import Call
+from tests.clients.scenes import wait_for
 from tests.clients.stub import Script, call
 
 MAKE = "make-the-things"
@@ -104,6 +109,10 @@ def test_each_prompt_has_a_checkpoint_before_it(story: Story) -> None:
     assert contents(story.agent.top) == broken
 
 
+def test_the_model_is_told_what_a_command_changed(story: Story) -> None:
+    assert "deleted: readme, src/main.c" in story.agent.stub.last(MAKE)
+
+
 def test_both(story: Story) -> None:
     agent = story.agent
     tools = TOOLS[type(agent)]
@@ -129,3 +138,29 @@ def test_both(story: Story) -> None:
         )
     )
     assert contents(agent.top) == {**story.states[1], "more": "more\n"}
+
+
+@pytest.mark.parametrize("kind", TOOLS, ids=lambda kind: kind.name)
+def test_killed_in_the_middle(kind: type[Agent], tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    shell = TOOLS[kind].shell
+    script: Script = {
+        MAKE: [shell("echo 1 > one"), "One is made."],
+        BREAK: [shell(f"echo half > one; echo > {fifo}; sleep 1000"), "never said"],
+        GO_ON: [WENT_ON],
+    }
+    with at_work(kind, tmp_path, script) as agent:
+        agent.run(f"{MAKE} now")
+        session = the_session(agent)["id"]
+        with agent.started(agent.words(f"{BREAK} now", session)) as running:
+            wait_for(fifo)
+            os.kill(running.pid, signal.SIGKILL)
+            running.finish()
+        assert the_session(agent)["state"] == "interrupted"
+        history = continued(agent, session, agent.cowfs.ok("resume"))
+        *before, last = agent.stub.history(agent.stub.requests_of(BREAK)[0])
+        assert last == ("user", BREAK)
+        assert history[: len(before)] == before
+        assert ("model", "never said") not in history
+        assert contents(agent.top)["one"] == "half\n"
