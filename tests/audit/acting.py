@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,17 @@ def sleeper() -> Iterator[int]:
             )
         )
         yield pid
+
+
+@contextmanager
+def sleeper_with(environment: Mapping[str, str]) -> Iterator[int]:
+    """The same with an environment of its own."""
+    with subprocess.Popen(["/bin/sleep", "60"], env=environment) as process:
+        try:
+            eventually(lambda: command_of(process.pid) == b"/bin/sleep\x0060\0")
+            yield process.pid
+        finally:
+            process.kill()
 
 
 @dataclass

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from cowfs.format.audit import ProcessRecord
 from cowfs.service.audit.log import Process
 from cowfs.service.audit.telling import name_of
-from cowfs.volume.audit_processes import Processes, command_of, look_at
+from cowfs.volume.audit_processes import Processes, look_at
 from cowfs.volume.audit_sessions import Call
-from tests.audit.acting import Actor, processes, sleeper, stored
+from tests.audit.acting import Actor, processes, sleeper, sleeper_with, stored
 from tests.audit.test_processes import Machine, known, machine, record
-from tests.mount.calls import eventually
 from tests.support.volumes import Rig
 
 __all__ = ["known", "machine"]
@@ -189,27 +185,16 @@ def test_a_fork_is_looked_at_again_when_it_is_a_program(machine: Machine, agent:
 # -- those that have lost their parents -----------------------------------------------------
 
 
-@contextmanager
-def orphan(**environment: str) -> Iterator[int]:
-    """A process with an environment; its pid. Its parent is this one."""
-    with subprocess.Popen(["sleep", "60"], env=environment) as process:
-        try:
-            eventually(lambda: command_of(process.pid) == b"sleep\x0060\0")
-            yield process.pid
-        finally:
-            process.kill()
-
-
 def test_the_environment_names_the_session(known: Processes) -> None:
     with sleeper() as agent:
         seen = look_at(agent)
         assert seen is not None
         known.follow({(agent, seen.start): SESSION}, {})
-        with orphan(A="1", CLAUDE_CODE_SESSION_ID=SESSION) as pid:
+        with sleeper_with({"A": "1", "CLAUDE_CODE_SESSION_ID": SESSION}) as pid:
             assert belongs(known, pid) == (SESSION, "", False)
-        with orphan(A="1", CLAUDE_CODE_SESSION_ID=OTHER) as pid:
+        with sleeper_with({"A": "1", "CLAUDE_CODE_SESSION_ID": OTHER}) as pid:
             assert belongs(known, pid) == ("", "", True)
-        with orphan(A=SESSION + "x", B="x" + SESSION) as pid:
+        with sleeper_with({"A": SESSION + "x", "B": "x" + SESSION}) as pid:
             assert belongs(known, pid) == ("", "", True)
 
 

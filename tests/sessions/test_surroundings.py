@@ -19,7 +19,7 @@ from cowfs.service.sessions.surroundings import descriptors, locks, look_around,
 from cowfs.service.sessions.surroundings.descriptors import Place
 from cowfs.service.sessions.surroundings.locks import Lock
 from cowfs.volume.audit_processes import Seen
-from tests.audit.acting import sleeper
+from tests.audit.acting import sleeper, sleeper_with
 from tests.support.volumes import Rig
 
 _PAIR = (
@@ -71,11 +71,8 @@ def test_what_is_told_of_processes(volume: Rig) -> None:
 def test_the_environment_that_it_was_started_with(volume: Rig) -> None:
     """When nobody sends another one."""
     environment = {"PATH": os.environ["PATH"], "MARK": "here", "MARK_TOKEN": "hunter2secret"}
-    with subprocess.Popen(["sleep", "60"], env=environment) as process:
-        try:
-            around = look_around(LocalEngine(volume.volume), process.pid, {})
-        finally:
-            process.kill()
+    with sleeper_with(environment) as pid:
+        around = look_around(LocalEngine(volume.volume), pid, {})
     assert dict(around.environment) == {"PATH": os.environ["PATH"], "MARK": "here"}
     assert around.hidden == ("MARK_TOKEN",)
 

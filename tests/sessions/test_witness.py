@@ -23,7 +23,7 @@ from cowfs.service.sessions.registry import Registry
 from cowfs.service.sessions.witness import Caller, Witness
 from cowfs.store.snapshot import Reader
 from cowfs.volume.history import Author
-from tests.audit.acting import sleeper
+from tests.audit.acting import sleeper, sleeper_with
 from tests.support.volumes import Rig
 
 SESSION = "5f0c12ab-0000-4000-8000-000000000001"
@@ -87,13 +87,10 @@ def test_one_that_is_gone(watching: Witness) -> None:
 def test_its_environment_names_the_session(watching: Witness, registry: Registry) -> None:
     known = session(registry)
     environment = {"CLAUDE_CODE_SESSION_ID": SESSION}
-    with subprocess.Popen(["sleep", "60"], env=environment) as process:
-        try:
-            assert watching.meet(Author(pid=process.pid)).session == known
-            registry.put(msgspec.structs.replace(known, state=ENDED))
-            assert watching.meet(Author(pid=process.pid)).session is None
-        finally:
-            process.kill()
+    with sleeper_with(environment) as pid:
+        assert watching.meet(Author(pid=pid)).session == known
+        registry.put(msgspec.structs.replace(known, state=ENDED))
+        assert watching.meet(Author(pid=pid)).session is None
 
 
 def test_it_descends_from_the_process_of_a_session(watching: Witness, registry: Registry) -> None:
