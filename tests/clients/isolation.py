@@ -131,25 +131,30 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _make(to: int, *, as_user: bool) -> None:
-    kinds = ["net", "user"] if as_user else ["net"]
     if not as_user:
         try:
             _unshare(_NEW_NETWORK)
+            _bring_loopback_up()
         except PermissionError:
-            kinds.append("user")
-    if "user" in kinds:
+            as_user = True
+    if as_user:
         user, group = os.getuid(), os.getgid()
         _unshare(_NEW_USER | _NEW_NETWORK)
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"{user} {user} 1")
         _write("/proc/self/gid_map", f"{group} {group} 1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
+        _bring_loopback_up()
     with socket.socket() as listener, socket.socket(fileno=to) as connection:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
+        kinds = ["net", "user"] if as_user else ["net"]
         namespaces = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
         socket.send_fds(connection, [b"."], [listener.fileno(), *namespaces])
+
+
+def _bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))
 
 
 def _enter(namespaces: Sequence[int], hide: Sequence[str], words: Sequence[str]) -> int:
