@@ -1,11 +1,11 @@
-"""`cowfs mcp`, started and used by Claude Code."""
+"""`cowfs mcp`, started and used by Claude Code and by Gemini CLI."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.clients.agents import Claude
+from tests.clients.agents import Claude, Gemini
 from tests.clients.conftest import at_work
 from tests.clients.looking import the_session
 from tests.clients.stub import Script, call
@@ -54,3 +54,15 @@ def test_claude_makes_a_checkpoint_looks_and_goes_back(tmp_path: Path) -> None:
         assert (claude.top / "readme").read_text() == "one\ntwo\n"
         assert not (claude.top / "new").exists()
         assert "restored " + kept["id"][:8] in claude.stub.last(BACK)
+
+
+def test_gemini_is_told_of_it_by_its_own_command(tmp_path: Path) -> None:
+    step = call("mcp_cowfs_checkpoint", message="by a tool", label="safe")
+    with at_work(Gemini, tmp_path, {ASK: [step, "It is kept."]}) as gemini:
+        gemini.execute(["mcp", "add", "cowfs", "cowfs", "mcp"])
+        assert "It is kept." in gemini.run(f"{ASK} please")
+        last = gemini.stub.last(ASK)
+        assert "(safe) by a tool" in last
+        assert "cowfs records every change to the files of this workspace" in last
+        (kept,) = gemini.cowfs.ok("log", "--kind", "manual")["checkpoints"]
+        assert (kept["label"], kept["session"]) == ("safe", the_session(gemini)["id"])
