@@ -15,6 +15,7 @@ import ctypes
 import fcntl
 import os
 import pwd
+import re
 import signal
 import socket
 import struct
@@ -26,6 +27,7 @@ from typing import Self
 
 _NEW_MOUNTS, _NEW_USER, _NEW_NETWORK = 0x0002_0000, 0x1000_0000, 0x4000_0000
 _MS_BIND, _MS_RECURSIVE, _MS_SLAVE = 0x1000, 0x4000, 0x8_0000
+_MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _SECONDS = 20
@@ -165,6 +167,7 @@ def _enter(namespaces: Sequence[int], hide: Sequence[str], words: Sequence[str])
         os.close(fd)
     _unshare(_NEW_MOUNTS)
     _mount("none", "/", "", _MS_RECURSIVE | _MS_SLAVE)
+    _let_go_of_other_workspaces()
     for path in hide:
         if os.path.isdir(path):
             _mount("none", path, "tmpfs", 0)
@@ -181,6 +184,18 @@ def _enter(namespaces: Sequence[int], hide: Sequence[str], words: Sequence[str])
         return code if code >= 0 else 128 - code
     finally:
         _end_children()
+
+
+def _let_go_of_other_workspaces() -> None:
+    """This namespace has a copy of each mount. Others could not be unmounted while it is there."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        rows = [line.split(" - ") for line in file]
+    here = os.getcwd() + "/"
+    for before, after in rows:
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4])
+        if after.startswith("fuse.cowfs ") and not here.startswith(point + "/"):
+            # In a user namespace they cannot be taken apart (mount_namespaces(7)).
+            _libc.umount2(os.fsencode(point), _MNT_DETACH)
 
 
 def _run(words: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.clients import isolation
 from tests.clients.isolation import NoRoomError, Room
+from tests.conftest import MountFunction
 
 _CONNECT = """
 import socket, sys
@@ -35,9 +36,10 @@ def room(request: pytest.FixtureRequest) -> Iterator[Room]:
         yield room
 
 
-def run(room: Room, *words: str | Path, code: int = 0) -> str:
+def run(room: Room, *words: str | Path, code: int = 0, cwd: Path | None = None) -> str:
     done = subprocess.run(
         room.command(words),
+        cwd=cwd,
         pass_fds=room.descriptors,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -81,6 +83,15 @@ def test_the_user_stays_and_the_settings_are_hidden(
     assert run(room, "/bin/sh", "-c", script, tmp_path).split() == [str(os.getuid()), "seen"]
     assert (tmp_path / ".claude.json").read_text() == "{}"
     assert (tmp_path / ".claude" / "settings.json").exists()
+
+
+def test_other_workspaces_are_let_go_of(room: Room, mount: MountFunction, base: Path) -> None:
+    """So that they can be unmounted while an agent works elsewhere."""
+    top = mount(base).mountpoint
+    inside = run(room, "/bin/cat", "/proc/self/mountinfo", cwd=top)
+    assert f" {top} " in inside
+    if len(room.descriptors) == 1:
+        assert f" {top} " not in run(room, "/bin/cat", "/proc/self/mountinfo")
 
 
 def test_the_exit_code_and_what_it_leaves(room: Room, tmp_path: Path) -> None:
