@@ -1,4 +1,7 @@
-"""Which session did it, on a real mount: `cowfs changes --by SESSION` and `--outside`."""
+"""Which session did it, on a real mount: `cowfs changes --by SESSION` and `--outside`.
+
+Things are made by mkdir(1): one request, so one story wherever a transaction group ends.
+"""
 
 from __future__ import annotations
 
@@ -31,20 +34,20 @@ def names(stories: list[dict[str, Any]]) -> list[str]:
 
 def test_a_session_and_others(shared_cowfs: Cowfs, place: Path) -> None:
     with going_on(shared_cowfs, place) as agent:
-        agent.runs("bash -c 'touch one; true'")
+        agent.runs("bash -c 'mkdir one; true'")
         before = shared_cowfs.ok("status")["outside"]
-        subprocess.run(["touch", "two"], cwd=place, check=True)
+        subprocess.run(["mkdir", "two"], cwd=place, check=True)
         for who in (SESSION, SESSION[:8]):
             assert names(told(shared_cowfs, "--by", who, place)) == ["one"]
         (story,) = told(shared_cowfs, "--outside", place)
         assert (names([story]), story["outside"]) == (["two"], True)
         assert shared_cowfs.ok("status")["outside"] == before + 1
         assert "1 change by others" in shared_cowfs.says("status") or before
-    (place / "three").touch()
+    (place / "three").mkdir()
     assert told(shared_cowfs, place)[-1]["outside"] is False
     lines = shared_cowfs.says("changes", place).splitlines()
     one, two = (next(line for line in lines if f"/{name}" in line) for name in ("one", "two"))
-    assert "bash `touch one` in session 5f0c12ab made" in one
+    assert "bash `mkdir one` in session 5f0c12ab made" in one
     assert "[outside]" in two
     assert "[outside]" not in one + lines[-1]
     assert told(shared_cowfs, "--by", SESSION, "--outside", place) == []
@@ -52,10 +55,10 @@ def test_a_session_and_others(shared_cowfs: Cowfs, place: Path) -> None:
 
 def test_the_call_of_a_tool(shared_cowfs: Cowfs, place: Path) -> None:
     with going_on(shared_cowfs, place) as agent:
-        agent.tells("tool-start", tool="Bash", tool_id="t1", tool_text="touch one")
-        agent.runs("bash -c 'touch one; true'")
+        agent.tells("tool-start", tool="Bash", tool_id="t1", tool_text="mkdir one")
+        agent.runs("bash -c 'mkdir one; true'")
         agent.tells("tool-end", tool="Bash", tool_id="t1")
-        agent.runs("bash -c 'touch two; true'")
+        agent.runs("bash -c 'mkdir two; true'")
     one, two = (s["process"] for s in told(shared_cowfs, "--by", SESSION, place))
     assert (one["session"], one["tool"]) == (SESSION, "t1")
     assert (two["session"], two["tool"]) == (SESSION, "")
@@ -86,9 +89,9 @@ def test_sub_agents_side_by_side(shared_cowfs: Cowfs, place: Path) -> None:
                 subagent=f"a{number}",
                 tool="Bash",
                 tool_id=f"t{number}",
-                tool_text=f"touch f{number}",
+                tool_text=f"mkdir f{number}",
             )
-        agent.runs("bash -c 'touch f1; true' & bash -c 'touch f2; true' & wait")
+        agent.runs("bash -c 'mkdir f1; true' & bash -c 'mkdir f2; true' & wait")
         for number in (1, 2):
             agent.tells("subagent-end", subagent=f"a{number}")
     for number in (1, 2):
@@ -102,7 +105,7 @@ def test_sub_agents_side_by_side(shared_cowfs: Cowfs, place: Path) -> None:
 def test_what_is_put_into_the_background(shared_cowfs: Cowfs, place: Path) -> None:
     """It loses its parents, and still belongs to the session."""
     with going_on(shared_cowfs, place) as agent:
-        work = "read < go; touch late; echo > done"
+        work = "read < go; mkdir late; echo > done"
         agent.runs(f"mkfifo go done; (setsid bash -c '{work}' > /dev/null &)")
         agent.runs("echo > go; read < done")
     late = [s for s in told(shared_cowfs, place) if names([s]) == ["late"]]
@@ -116,8 +119,8 @@ def test_a_session_that_goes_on_in_another_life(cowfs: Cowfs, mounted: Path) -> 
         agent.tells("session-start")
         cowfs.ok("unmount", mounted, cwd=cowfs.top)
         cowfs.ok("mount", mounted, cwd=cowfs.top)
-        agent.runs(f"touch {mounted}/one")
-        (mounted / "two").touch()
+        agent.runs(f"mkdir {mounted}/one")
+        (mounted / "two").mkdir()
         found = told(cowfs)
     finally:
         agent.end()
