@@ -129,7 +129,6 @@ class Collector:
 
     def _look(self, moment: float) -> None:
         """Do what is due at a moment of the monotonic clock."""
-        self._engine.volume.store.forget_dead_readers()
         if moment >= self._room_due and self._is_short():
             self._room_due = moment + _FAILED_SECONDS
             if self._make_room():

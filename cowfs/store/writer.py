@@ -362,7 +362,7 @@ class Writer:
         ledger = self.ledger
         # What a reader sees is kept until it says that it is done. One that was killed never
         # does, and the file would grow with every commit (3 µs).
-        self._store.env.reader_check()
+        self._store.forget_dead_readers()
         ledger.begin()
         try:
             with self._store.begin(write=True) as txn:

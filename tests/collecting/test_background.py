@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -113,16 +110,3 @@ def test_room_is_made_from_the_oldest_on(here: Here) -> None:
     state = here.collector.state()
     assert state is not None
     assert state["reason"] == "quota"
-
-
-def test_a_reader_that_was_killed_keeps_no_pages(here: Here) -> None:
-    """Its slot in LMDB's table would keep what it saw from being used again, for ever."""
-    read = (
-        "import sys, os, signal; from pathlib import Path; from cowfs.store.env import open_store;"
-        "txn = open_store(Path(sys.argv[1]), writable=False).begin();"
-        "os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    killed = subprocess.run([sys.executable, "-c", read, here.rig.store], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    here.collector._look(0.0)
-    assert here.rig.volume.store.forget_dead_readers() == 0, "the look has found it already"
