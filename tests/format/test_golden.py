@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import blake3
+import msgspec
 import pytest
 import zstandard
 
@@ -448,3 +449,18 @@ def test_the_documentation_shows_these_examples() -> None:
     examples += [text for block in BLOCKS.values() for text in block[2:]]
     for example in examples:
         assert example.replace(" ", "") in shown, example
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("session", sessions.SessionRecord),
+        ("transcript", sessions.TranscriptRecord),
+        ("context", sessions.ContextRecord),
+    ],
+)
+def test_the_documentation_lists_the_fields_in_order(name: str, kind: type[msgspec.Struct]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
+    table = text.partition(f"| | {name} | default |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\d+) \| (\w+) \|", table, re.M)
+    assert rows == [(f"{at}", field) for at, field in enumerate(kind.__struct_fields__)]

@@ -11,6 +11,7 @@ writer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ from cowfs.service.sessions import reading
 from cowfs.service.sessions.registry import Registry
 from cowfs.store.env import Store, Transaction
 from cowfs.store.snapshot import Reader
+
+log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
 """Records that one step deletes, or ten times as many transcripts that it passes over."""
@@ -96,6 +99,7 @@ def drop_unneeded(
     done.pieces = sweep.pieces
     if done != Dropped():
         engine.call(engine.volume.look_again)  # what readers see keeps pages from being used again
+        log.info("dropped %s", done)
     return done
 
 
