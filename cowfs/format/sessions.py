@@ -221,7 +221,7 @@ def family(session: str) -> str:
 
 
 def storable(text: str) -> str:
-    """A text as a record can hold it: lone surrogates, which UTF-8 does not have, become escapes."""
+    """A text as a record can hold it: lone surrogates, which UTF-8 has not, become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
