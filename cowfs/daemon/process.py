@@ -205,7 +205,8 @@ class Daemon:
         timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
         timer.start()
         self._walker.start()
-        self.recorder.attribution.begin()
+        with contextlib.suppress(LoopEndedError):
+            self.recorder.attribution.begin()
         self.autosaver.start()
         self.collector.start()
         if self._sealer is not None:

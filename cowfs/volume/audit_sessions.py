@@ -19,6 +19,8 @@ _ENVIRONMENT_BYTES = 1 << 17
 _COMPARED = 500
 """Characters of a command by which it is found in a command line, of which the end may be cut."""
 _SHORTEST = 4
+_UNMISTAKABLE = 8
+"""Characters of an id from which on it is no other variable's value by chance."""
 _QUOTES = str.maketrans("", "", "'\"\\")
 """Agents quote a command once more, each in its own way."""
 
@@ -96,7 +98,7 @@ class Sessions:
         finally:
             os.close(fd)
         for session in self.agents.values():
-            if b"=%s\0" % session.encode() in environment:
+            if len(session) >= _UNMISTAKABLE and b"=%s\0" % session.encode() in environment:
                 return session
         return ""
 

@@ -185,6 +185,14 @@ def test_a_fork_is_looked_at_again_when_it_is_a_program(machine: Machine, agent:
 # -- those that have lost their parents -----------------------------------------------------
 
 
+def test_an_id_that_may_be_anything_is_not_looked_for(known: Processes) -> None:
+    with sleeper() as agent, sleeper_with({"SHLVL": "1"}) as pid:
+        seen = look_at(agent)
+        assert seen is not None
+        known.follow({(agent, seen.start): "1"}, {})
+        assert belongs(known, pid) == ("", "", True)
+
+
 def test_the_environment_names_the_session(known: Processes) -> None:
     with sleeper() as agent:
         seen = look_at(agent)

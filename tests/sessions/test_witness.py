@@ -93,6 +93,14 @@ def test_its_environment_names_the_session(watching: Witness, registry: Registry
         assert watching.meet(Author(pid=pid)).session is None
 
 
+@pytest.mark.parametrize("name", ["", "x" * 600, "a\nb", "\udcff", "another"])
+def test_what_names_no_session(watching: Witness, registry: Registry, name: str) -> None:
+    """Anybody can set a variable."""
+    session(registry)
+    with sleeper_with({"CLAUDE_CODE_SESSION_ID": name}) as pid:
+        assert watching.meet(Author(pid=pid)).session is None
+
+
 def test_it_descends_from_the_process_of_a_session(watching: Witness, registry: Registry) -> None:
     known = session(registry, os.getpid())
     with sleeper() as pid:

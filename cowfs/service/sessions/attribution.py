@@ -5,6 +5,7 @@ Threading: for the threads that an `Engine` is for.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,11 +16,14 @@ from cowfs.format.sessions import ACTIVE, SessionRecord
 from cowfs.service.engine import Engine
 from cowfs.service.sessions.listing import all_sessions
 from cowfs.service.sessions.liveness import is_running
+from cowfs.store.env import LmdbError
 from cowfs.store.snapshot import Reader
 from cowfs.volume.audit_sessions import Call
 
 if TYPE_CHECKING:
     from cowfs.service.sessions.recording import Event
+
+log = logging.getLogger(__name__)
 
 SHELLS = frozenset(
     {"bash", "shell", "run_shell_command", "exec_command", "local_shell", "terminal", "execute"}
@@ -42,13 +46,18 @@ class Attribution:
         self._calls: dict[str, list[Call]] = {}
 
     def begin(self) -> None:
-        """Take up the sessions that were going on when this daemon was started."""
+        """Take up the sessions that were going on when this daemon was started, as far as the store
+        can be read."""
         with self._lock:
-            with Reader(self._engine.volume.store) as reader:
-                for record in all_sessions(reader):
-                    if not record.parent and record.state == ACTIVE and is_running(record):
-                        self._follow(record)
-            self._tell()
+            try:
+                with Reader(self._engine.volume.store) as reader:
+                    for record in all_sessions(reader):
+                        if not record.parent and record.state == ACTIVE and is_running(record):
+                            self._follow(record)
+            except LmdbError as error:
+                log.warning("sessions that were going on are not known: %s", error)
+            if self._agents:
+                self._tell()
 
     def see(self, event: Event, main: SessionRecord) -> None:
         """Something has happened in a session, or in one of its sub-agents."""

@@ -17,7 +17,13 @@ from itertools import islice
 
 from cowfs import agents
 from cowfs.format.records import CheckpointRecord
-from cowfs.format.sessions import ACTIVE, ContextRecord, SessionRecord, pack_context
+from cowfs.format.sessions import (
+    ACTIVE,
+    ContextRecord,
+    SessionRecord,
+    is_possible_id,
+    pack_context,
+)
 from cowfs.mount.loop import LoopEndedError
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import Engine, commit
@@ -26,6 +32,7 @@ from cowfs.service.sessions.liveness import boot_id, is_running
 from cowfs.service.sessions.registry import Registry
 from cowfs.service.sessions.surroundings import look_around, processes
 from cowfs.service.sessions.transcripts import Captured
+from cowfs.store.env import LmdbError
 from cowfs.store.writer import WriterEndedError
 from cowfs.volume.history import Author
 
@@ -96,7 +103,7 @@ class Witness:
     def _session_of(self, pid: int, environment: dict[str, str]) -> SessionRecord | None:
         """The session that a process belongs to: it says so, or descends from its process."""
         for name in VARIABLES:
-            found = self._registry.get(environment[name]) if name in environment else None
+            found = self._known(environment[name]) if name in environment else None
             if found is not None and found.state == ACTIVE:
                 return found
         running = {
@@ -109,6 +116,12 @@ class Witness:
                 if (above, seen.start) in running:
                     return running[above, seen.start]
         return None
+
+    def _known(self, name: str) -> SessionRecord | None:
+        try:
+            return self._registry.get(name) if is_possible_id(name) else None
+        except LmdbError:
+            return None  # a damaged page is no reason against a checkpoint
 
     # -- what is kept -----------------------------------------------------------------------------
 
