@@ -52,6 +52,10 @@ class Lineage:
         kept[-1] = (kept[-1][0], epoch)
         return Lineage(tuple(kept))
 
+    def before(self, epoch: int) -> Lineage:
+        """The same line without what is not older than an epoch (not 0), which may be another's."""
+        return Lineage(tuple((a, min(b, epoch - 1)) for a, b in self.ranges if a < epoch))
+
     def epochs(self) -> Iterator[int]:
         """All epochs, newest first."""
         for start, end in reversed(self.ranges):

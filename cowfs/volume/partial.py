@@ -67,8 +67,10 @@ def restore_paths(
     editor = _Editor(view, Snapshot(volume.reader, lineage), exclude)
     view.editing = True
     try:
-        for path in _outermost(paths):
-            editor.restore(path)
+        outermost = _outermost(paths)
+        for editor.adding in (False, True):
+            for path in outermost:
+                editor.restore(path)
         reached("restore-paths.edited")
         volume.audit.restored(author, "restore", target.id, paths, view.head)
         companion.add(volume.extra)
@@ -139,13 +141,19 @@ def _find(snapshot: Snapshot, path: bytes) -> tuple[int, int] | None:
 
 
 class _Editor:
-    """Edits the view towards a snapshot."""
+    """Edits the view towards a snapshot, in two passes over all paths.
+
+    adding: False in the first pass, which restores what is still in its place; the second one also
+    adds and removes names. So a name that comes back is a hard link of a file that was restored
+    under another name, whichever is come to first.
+    """
 
     def __init__(self, view: View, then: Snapshot, exclude: list[bytes]) -> None:
         self.view = view
         self.then = then
         self.now = view.snapshot
         self.exclude = exclude
+        self.adding = False
         self.restored: dict[int, Inode] = {}
         self.interesting = self._interesting()
 
@@ -180,7 +188,7 @@ class _Editor:
             packed = entries.get(part)
             if packed is not None and packed & 15 == _DIRECTORY:
                 directory = self.view.directory(packed >> 4)
-            elif found is None:
+            elif found is None or not self.adding:
                 return  # not there then, and nothing below it now
             else:
                 if packed is not None:
@@ -213,7 +221,8 @@ class _Editor:
         self._sync_times(directory, then_ino)
 
     def _report(self, path: bytes, detail: str) -> None:
-        self.view.volume.problem("damaged", path, f"not restored: {detail}")
+        if self.adding:
+            self.view.volume.problem("damaged", path, f"not restored: {detail}")
 
     def _is_readable(self, ino: int, path: bytes) -> bool:
         """Whether the old state has an inode that can be read; else that is reported."""
@@ -237,7 +246,7 @@ class _Editor:
         entries = self.view.directory(directory.ino).entries or {}
         packed = entries.get(name)
         if found is None:
-            if packed is not None:
+            if packed is not None and self.adding:
                 self._remove(directory, name, path)
             return
         ino, kind = found
@@ -250,6 +259,8 @@ class _Editor:
                 return
             if inode.ino != ino or ino in self.interesting:
                 self._sync_inode(inode, ino)
+        elif not self.adding:
+            return
         else:
             if not self._is_readable(ino, path):
                 return
@@ -297,8 +308,8 @@ class _Editor:
     def _old_inode(self, ino: int, name: tuple[int, bytes]) -> Inode:
         """The inode object for a name that comes back, with `nlink` counting only living names.
 
-        The old number is used unless that inode is alive elsewhere with something else in it: then
-        a copy is made, so that restoring one path never changes another one.
+        The old number is used unless that inode is alive elsewhere and shows something else: then
+        a copy is made, so that the path shows what it showed and no other path changes.
         """
         if ino in self.restored:
             return self.restored[ino]
@@ -313,12 +324,15 @@ class _Editor:
                 pass
         if alive is not None and not alive.orphan_epoch:
             linked = set(self.now.links(ino)) & set(self.then.links(ino)) - {name}
-            if not alive.is_dir and linked and same_content(self.now, self.then, ino):
+            if not alive.is_dir and linked and self._shows_the_same(ino):
                 return alive
             inode = self._copy(ino, record)
         else:
             inode = alive or Inode(ino, record)
+            now = self.now
             if inode.orphan_epoch:
+                # What its content got in that epoch goes, with or without a name.
+                now = Snapshot(now.reader, now.lineage.before(inode.orphan_epoch))
                 view.revive(inode)
             inode.load(record)
             view.inodes[ino] = inode
@@ -327,7 +341,7 @@ class _Editor:
                 view.deleted.discard(ino)
             else:
                 view.created.add(ino)
-            self._set_extents(ino)
+            self._set_extents(ino, now)
             self._set_xattrs(inode, ino)
             self.interesting.add(ino)  # a directory is empty now
         inode.nlink = 2 if inode.is_dir else 0
@@ -335,6 +349,21 @@ class _Editor:
             inode.entries = {}
         self.restored[ino] = inode
         return inode
+
+    def _shows_the_same(self, ino: int) -> bool:
+        """Whether an inode shows what it did; its last access and change aside, which come with
+        any loss of a name."""
+        try:
+            now, then = self.now.inode(ino), self.then.inode(ino)
+            assert now is not None
+            assert then is not None
+            return (
+                now._replace(nlink=then.nlink, atime=then.atime, ctime=then.ctime) == then
+                and same_content(self.now, self.then, ino)
+                and self.now.xattrs(ino) == self.then.xattrs(ino)
+            )
+        except DamagedRecordError:
+            return False
 
     def _copy(self, ino: int, record: records.InodeRecord) -> Inode:
         """A new inode with the old state's content, extent by extent."""
@@ -380,7 +409,7 @@ class _Editor:
             view.discard_blocks(inode)
             inode.load(record._replace(nlink=nlink))
             inode.entries = entries
-            self._set_extents(then_ino)
+            self._set_extents(then_ino, self.now)
         self._set_xattrs(inode, then_ino)
         view.mark(inode)
         self.restored[then_ino] = inode
@@ -392,8 +421,9 @@ class _Editor:
             directory.mtime, directory.ctime = record.mtime, record.ctime
             self.view.mark(directory)
 
-    def _set_extents(self, ino: int) -> None:
-        """Make the extents of an inode's content what the old state saw."""
+    def _set_extents(self, ino: int, now: Snapshot) -> None:
+        """Make the extents of an inode's content what the old state saw. now: sees those that it
+        has else."""
         record = self.then.inode(ino)
         assert record is not None
         view, content = self.view, record.content
@@ -404,10 +434,10 @@ class _Editor:
             found = snapshot.newest("extent", keys.extent_prefix(content, number))
             return found[1] if found is not None and found[0] else records.EXTENT_BASE
 
-        both = {n for snapshot in (self.then, self.now) for n, _ in snapshot.extents(content)}
+        both = {n for snapshot in (self.then, now) for n, _ in snapshot.extents(content)}
         for number in sorted(both):
             value = source(self.then, number)
-            if value != source(self.now, number):
+            if value != source(now, number):
                 key = keys.extent_key(content, number, view.head)
                 view.volume.extra.put("extent", key, value)
 
