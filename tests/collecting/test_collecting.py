@@ -87,6 +87,23 @@ def test_a_file_that_is_open_without_a_name(rig: Rig) -> None:
     assert stored_bytes(rig) == 0
 
 
+def test_a_file_that_lost_its_name_in_the_epoch_that_made_it(rig: Rig) -> None:
+    """No state ever showed it: nothing but the open file knows its data, and it goes with that."""
+    rig.create(b"f", DATA)
+    handle = rig.open(b"f")
+    rig.unlink(b"f")
+    kept = [rig.checkpoint().epoch]
+    assert collect_garbage(rig).complete
+    check_nothing_left(rig, kept, [handle])
+    rig.volume._blocks.clear()
+    assert handle.read() == DATA
+    handle.close()
+    rig.volume.sync()
+    assert collect_garbage(rig).complete
+    check_nothing_left(rig, kept)
+    assert stored_bytes(rig) == 0
+
+
 def test_a_file_that_a_restore_left_to_its_handles(rig: Rig) -> None:
     """The rescue checkpoint of the state that has it is removed while it is open."""
     start = rig.checkpoint()

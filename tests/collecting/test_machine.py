@@ -1,23 +1,20 @@
 """Random histories of which checkpoints are removed: what is kept shows what it did.
 
-Deterministic by default. More, and other, examples: set COWFS_FUZZ_EXAMPLES.
+Deterministic by default; `scripts/fuzz --kind collect` looks at more, and other, examples.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from cowfs.errors import CowfsError
@@ -34,11 +31,12 @@ from tests.collecting.looking import (
     forget,
     look,
 )
+from tests.support.searching import WITHOUT_LIMIT, search
 from tests.support.volumes import START, Handle, Rig
 from tests.volume.test_machine import make_base
 
+pytestmark = WITHOUT_LIMIT
 B = BLOCK_SIZE
-_EXAMPLES = int(os.environ.get("COWFS_FUZZ_EXAMPLES", "0"))
 
 picks = st.integers(0, 2) | st.integers(0, 1000)
 names = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -222,7 +220,8 @@ class Machine(RuleBasedStateMachine):
             self.rig.start()
         self._check()
         if done.complete and not done.left and not crash:
-            check_nothing_left(self.rig, [epoch for epoch, _ in self.shown.values()])
+            epochs = [epoch for epoch, _ in self.shown.values()]
+            check_nothing_left(self.rig, epochs, [handle for handle, _ in self.held])
 
     def _check(self) -> None:
         """Every kept checkpoint shows what it did, and they differ as they did."""
@@ -237,22 +236,9 @@ class Machine(RuleBasedStateMachine):
 
 def test_what_is_kept_never_changes(base: Path, fast_path: Path) -> None:
     make_base(base)
-    phases = [Phase.generate] + ([Phase.shrink] if _EXAMPLES else [])
 
     class Here(Machine):
         def __init__(self) -> None:
             super().__init__(base, fast_path)
 
-    run_state_machine_as_test(
-        Here,
-        settings=settings(
-            max_examples=_EXAMPLES or 60,
-            stateful_step_count=40,
-            phases=phases,
-            derandomize=not _EXAMPLES,
-            database=None,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    search(Here, examples=60, steps=40)

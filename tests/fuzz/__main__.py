@@ -19,19 +19,26 @@ from tests.fuzz import files, mount_machine
 from tests.support.mounting import fuse_missing
 
 _ROOT = Path(cowfs.__file__).resolve().parent.parent
-_STEPS = {"mount": 800, "watch": 400, "apply": 400, "file": 2000, "volume": 50}
+_MACHINES = {
+    "volume": "tests/volume/test_machine.py",
+    "collect": "tests/collecting/test_machine.py",
+    "sessions": "tests/sessions/test_machine.py",
+}
+_STEPS = {"mount": 800, "watch": 400, "apply": 400, "file": 2000} | dict.fromkeys(_MACHINES, 50)
 _EXAMPLES = 400
 _TURN = 100
 """Steps of a file's exerciser for each turn of several at once."""
 _REDUCE_SECONDS = 180.0
 _EPILOG = """\
 kinds:
-  mount   system calls on a mount and on an ordinary directory, compared
-  watch   the same under a watcher (inotify) of everything
-  apply   the same with remounts that write the head into the base
-  file    content of files, by one process, then by several at once
-  volume  the volume without FUSE and a model, by Hypothesis
-  all     each in turn (default)
+  mount    system calls on a mount and on an ordinary directory, compared
+  watch    the same under a watcher (inotify) of everything
+  apply    the same with remounts that write the head into the base
+  file     content of files, by one process, then by several at once
+  volume   the volume without FUSE and a model, by Hypothesis
+  collect  which checkpoints are removed, and what others show after it
+  sessions the same with what checkpoints keep of conversations
+  all      each in turn (default)
 
 examples:
   scripts/fuzz --minutes 60                  for an hour, with seeds of its own
@@ -50,9 +57,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="go on for so long (default: 10, or once)")
     parser.add_argument("--seed", type=int, help="of the first round; the next has the next one")
     parser.add_argument("--kind", choices=(*_STEPS, "all"), default="all")
-    parser.add_argument("--steps", type=int, help="in each round (volume: in each example)")
+    parser.add_argument(
+        "--steps", type=int, help="in each round (volume, collect, sessions: in each example)"
+    )
     options = parser.parse_args()
-    if options.kind != "volume" and (reason := fuse_missing()):
+    if options.kind not in _MACHINES and (reason := fuse_missing()):
         print(f"scripts/fuzz: {reason}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -70,7 +79,7 @@ def main() -> int:
             print(f"failed; again: scripts/fuzz --kind {kind} --seed {seed} --steps {steps}")
             return 1
         rounds += 1
-        done += steps * _EXAMPLES if kind == "volume" else steps
+        done += steps * _EXAMPLES if kind in _MACHINES else steps
         if rounds % len(kinds) == 0:
             seed += 1
     print(f"{rounds} rounds, up to {done} steps, no failure")
@@ -114,9 +123,9 @@ def _file(seed: int, steps: int) -> bool:
     return error is None
 
 
-def _volume(seed: int, steps: int) -> bool:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "tests/volume/test_machine.py"]
-    command += [f"--hypothesis-seed={seed}", "-o", "timeout=0", "-o", "faulthandler_timeout=0"]
+def _machine(seed: int, steps: int, *, kind: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", _MACHINES[kind]]
+    command += [f"--hypothesis-seed={seed}"]
     chosen = {"COWFS_FUZZ_EXAMPLES": str(_EXAMPLES), "COWFS_FUZZ_STEPS": str(steps)}
     process = subprocess.run(
         command,
@@ -136,7 +145,7 @@ _ROUNDS: dict[str, Callable[[int, int], bool]] = {
     "apply": functools.partial(_mount, kind="apply"),
     "watch": functools.partial(_mount, kind="watch"),
     "file": _file,
-    "volume": _volume,
+    **{kind: functools.partial(_machine, kind=kind) for kind in _MACHINES},
 }
 
 

@@ -1,24 +1,21 @@
 """Random conversations, checkpoints, removals and collections: what a kept checkpoint has of its
 conversation never changes, and what nothing needs goes.
 
-Deterministic by default. More, and other, examples: set COWFS_FUZZ_EXAMPLES.
+Deterministic by default; `scripts/fuzz --kind sessions` looks at more, and other, examples.
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
 import msgspec
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from cowfs.format.sessions import ENDED, LINES, WHOLE
@@ -29,9 +26,10 @@ from cowfs.service.sessions.transcripts import Captured
 from cowfs.store.snapshot import Reader
 from tests.collecting.looking import check_verified, forget
 from tests.sessions.talking import Talk, pieces, sessions, transcripts
+from tests.support.searching import WITHOUT_LIMIT, search
 from tests.support.volumes import Rig
 
-_EXAMPLES = int(os.environ.get("COWFS_FUZZ_EXAMPLES", "0"))
+pytestmark = WITHOUT_LIMIT
 NAMES = ("s1", "s2", "s2-b")
 FILES = {"main": LINES, "subagents/a.jsonl": LINES, "whole.json": WHOLE}
 
@@ -196,22 +194,8 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_what_is_kept_never_changes(fast_path: Path) -> None:
-    phases = [Phase.generate] + ([Phase.shrink] if _EXAMPLES else [])
-
     class Here(Machine):
         def __init__(self) -> None:
             super().__init__(fast_path)
 
-    run_state_machine_as_test(
-        Here,
-        settings=settings(
-            max_examples=_EXAMPLES or 50,
-            stateful_step_count=40,
-            phases=phases,
-            derandomize=not _EXAMPLES,
-            database=None,
-            deadline=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+    search(Here, examples=50, steps=40)

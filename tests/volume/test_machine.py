@@ -1,7 +1,6 @@
 """Random work on a volume and on a model of POSIX, compared after every step.
 
-Deterministic by default. More, and other, examples: set COWFS_FUZZ_EXAMPLES (and COWFS_FUZZ_STEPS,
-by default 50 in each example).
+Deterministic by default; `scripts/fuzz --kind volume` looks at more, and other, examples.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,7 +22,6 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from cowfs.errors import NothingToUndoError
@@ -35,11 +32,11 @@ from cowfs.volume import attributes, namespace, sealing
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from tests.support.model import EXCHANGE, NOREPLACE, Image, Model, Node
+from tests.support.searching import EXAMPLES, WITHOUT_LIMIT, search
 from tests.support.volumes import START, Facts, Handle, Rig
 
+pytestmark = WITHOUT_LIMIT
 B = BLOCK_SIZE
-_EXAMPLES = int(os.environ.get("COWFS_FUZZ_EXAMPLES", "0"))
-_STEPS = int(os.environ.get("COWFS_FUZZ_STEPS", "50"))
 _MAX_NODES = 24
 _MAX_HANDLES = 6
 
@@ -560,7 +557,7 @@ class VolumeMachine(RuleBasedStateMachine):
                 self.held = []
                 self.compare()
         finally:
-            rig.finish(check=self.number % 10 == 0 or _EXAMPLES > 0)
+            rig.finish(check=self.number % 10 == 0 or EXAMPLES > 0)
 
 
 def check_inode(rig: Rig, inode: Inode, node: Node) -> None:
@@ -577,22 +574,9 @@ def check_inode(rig: Rig, inode: Inode, node: Node) -> None:
 
 def test_a_volume_behaves_as_posix_says(base: Path, fast_path: Path) -> None:
     make_base(base)
-    phases = [Phase.generate]
-    if _EXAMPLES:
-        phases += [Phase.shrink, Phase.explain]  # it may take minutes
-    chosen = settings(
-        max_examples=_EXAMPLES or 400,
-        phases=phases,
-        stateful_step_count=_STEPS,
-        derandomize=not _EXAMPLES,
-        database=None,
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
 
     class Machine(VolumeMachine):
         def __init__(self) -> None:
             super().__init__(base, fast_path)
 
-    run_state_machine_as_test(Machine, settings=chosen)
+    search(Machine, examples=400, steps=50)
