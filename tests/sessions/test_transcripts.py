@@ -340,6 +340,19 @@ def test_a_name_that_could_lead_elsewhere_is_left_out(talk: Talk, name: str) -> 
     assert talk.stored(captured.marks) == {"main": LINE}
 
 
+def test_two_files_of_one_name(talk: Talk) -> None:
+    """An adapter must not say so; the first one counts."""
+    talk.says(LINE)
+    other = talk.add("other", "other.jsonl")
+    other.write_bytes(LINE.upper())
+    main = talk.sources["main"]
+    both = [main, Source("main", str(other), LINES)]
+    found = [talk.keep(both) for _ in range(3)]
+    assert [(len(one.missing), one.complete) for one in found] == [(1, False)] * 3
+    assert talk.stored(found[-1].marks) == {"main": LINE}
+    assert len(transcripts(talk.rig)) == 1
+
+
 def test_a_path_that_is_none(talk: Talk) -> None:
     talk.sources["main"] = Source("main", "/a\0b", LINES)
     assert len(talk.keep().missing) == 1

@@ -200,6 +200,7 @@ class _Run:
         self._rows: list[_Row] = []
         self._size = 0
         self._missing: list[str] = []
+        self._looked: set[str] = set()
         self._refused = store.refuses
         self._loaded = False
         try:
@@ -239,8 +240,9 @@ class _Run:
         self._rows, self._size = [], 0
 
     def _follow(self, source: Source) -> None:
-        if not is_possible_name(source.name):
+        if not is_possible_name(source.name) or source.name in self._looked:
             raise _UnreadableError("a file of a conversation cannot have this name")
+        self._looked.add(source.name)
         fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             read = self._read_lines if source.kind == LINES else self._read_whole
