@@ -255,7 +255,8 @@ def test_who_changed_what(shared: Workspace) -> None:
     assert made[0].process.command[0] == "mkdir"
     assert made[0].process.uid == os.getuid()
     mine = shared.changes([place / "own"], by=str(os.getpid()))
-    assert [row.paths for row in mine] == [(("who/own", None),)]
+    # Making and writing are two if a transaction group ends in between.
+    assert {row.paths for row in mine} == {(("who/own", None),)}
     assert [row.operation for row in shared.changes(["who"], since=middle)] == ["removed"]
     assert shared.changes(["who"], until=start, by="mkdir") == ()
     assert len(shared.changes(limit=1)) == 1
