@@ -114,6 +114,7 @@ class Rewinding(Protocol):
 
     def settled(self, before: bytes, after: bytes, prompt_id: str) -> str:
         """The leaf that a prompt really follows, if that is not the last entry that was there at
-        its checkpoint; "" if it is, or if that cannot be told. before: the main file then, or its
-        end. after: what was added since. Never fails."""
+        its checkpoint; "" if it is, or if that cannot be told. It may be in `after`: an entry of
+        the turn before, written late. before: the main file then, or its end. after: what was added
+        since. Never fails."""
         ...

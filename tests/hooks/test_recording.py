@@ -449,6 +449,23 @@ def test_a_prompt_after_a_rewind_to_the_beginning(record: Recording) -> None:
     assert record.context(done.checkpoint).leaf == START
 
 
+def test_a_prompt_right_after_a_turn_that_was_broken_off(record: Recording) -> None:
+    """The last lines of that turn are not there when the hook of the prompt runs."""
+    lines = entry("user", "u1", None, "one", promptId="p1") + entry("assistant", "a1", "u1", "One.")
+    record.transcript.write_text(lines)
+    done = record("prompt", prompt="two", prompt_id="p2")
+    assert len(record.context(done.checkpoint).marks) == 1
+    lines += entry("user", "late", "a1", "[interrupted]", promptId="p1")
+    first = len(lines)
+    lines += entry("user", "u2", "late", "two", promptId="p2")
+    lines += entry("assistant", "a2", "u2", "Two.")
+    record.transcript.write_text(lines)
+    record("turn-end", prompt_id="p2", last_answer="Two.")
+    context = record.context(done.checkpoint)
+    assert context.leaf == "late"
+    assert context.marks[0].length >= first
+
+
 def test_an_ordinary_prompt_hangs_from_the_last_entry(record: Recording) -> None:
     lines = entry("user", "u1", None, "one", promptId="p1") + entry("assistant", "a1", "u1", "One.")
     record.transcript.write_text(lines)

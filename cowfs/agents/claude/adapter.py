@@ -66,6 +66,8 @@ class Claude:
         asked = (entry for entry in added.values() if _is_asked(entry, prompt_id))
         at = first = next(asked, None)
         while at is not None:
+            if text(at.value.get("promptId")) not in ("", prompt_id):
+                return at.uuid  # of the turn before, which was broken off: it was written late
             first = added.pop(at.uuid)
             at = added.get(at.parent)
         if first is None or first.is_boundary or first.parent in [entry.uuid for entry in last]:

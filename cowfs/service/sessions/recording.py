@@ -226,7 +226,7 @@ class Recorder:
             return Outcome(session, changes=self._changes(event))
         if event.event in (events.TURN_END, events.PROMPT) and not event.subagent:
             path = event.transcript or os.fsdecode(session.transcript)
-            self._turns.settle(session.agent, session.id, path)
+            self._turns.settle(session.agent, session.id, path, captured.marks)
             self._marks.drop(session.id, "")
         elif event.event == events.SUBAGENT_END:
             self._marks.drop(event.session, event.subagent)

@@ -9,6 +9,7 @@ import os
 from typing import Any
 
 from cowfs import agents
+from cowfs.agents.base import Turn
 from cowfs.errors import DamagedRecordError
 from cowfs.format import records
 from cowfs.format.records import CheckpointRecord
@@ -95,12 +96,18 @@ def _conversation(
         missing.append(f"the conversation: {error}")
     return {
         "title": told.title,
-        "prompts": len(told.turns),
+        "prompts": _prompts(told.turns, context.leaf),
         "bytes": sum(mark.length for mark in context.marks),
         "files": files,
         "complete": context.complete,
         "leaf": context.leaf,
     }
+
+
+def _prompts(turns: tuple[Turn, ...], leaf: str) -> int:
+    """How many there are up to the leaf, if that is given."""
+    after = (number for number, turn in enumerate(turns) if leaf and turn.leaf == leaf)
+    return next(after, len(turns))
 
 
 def _fields(record: Any) -> dict[str, Any]:

@@ -73,11 +73,12 @@ def about(agent: str, transcript: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The last prompt of a session, its checkpoint, and how far the main file was then."""
+    """The last prompt of a session, its checkpoint, and how far the main file was then; None if
+    there was none."""
 
     prompt_id: str
     checkpoint: str
-    length: int
+    mark: Mark | None
 
 
 class Turns:
@@ -92,50 +93,61 @@ class Turns:
         """The checkpoint before a prompt was made."""
         if not prompt_id:
             return
-        with Reader(self._engine.volume.store) as reader:
-            length = _main_length(reader, marks)
-        self._asked[session] = _Asked(prompt_id, checkpoint, length)
+        self._asked[session] = _Asked(prompt_id, checkpoint, self._of_main(marks))
         while len(self._asked) > _MOST_SESSIONS:
             self._asked.popitem(last=False)
 
-    def settle(self, agent: str, session: str, transcript: str) -> None:
-        """At the end of a turn: right after a rewind, which writes nothing, the conversation went
-        on from an earlier entry than its last one. The prompt's line, which is there by now, says
-        from which."""
+    def settle(self, agent: str, session: str, transcript: str, marks: tuple[Mark, ...]) -> None:
+        """At the end of a turn, or at the next prompt. What the prompt hangs from may be another
+        entry than the last one that was there at its checkpoint: an earlier one right after a
+        rewind, which writes nothing; a later one where a turn was broken off just before, whose
+        last lines came late. The prompt's line, which is there by now, says which. marks: how far
+        the conversation is stored now; of a later entry the checkpoint's mark becomes that."""
         asked = self._asked.pop(session, None)
         adapter = agents.get(agent)
         if asked is None or not isinstance(adapter, Rewinding) or not transcript:
             return
-        start = max(asked.length - _END_BYTES, 0)
-        data = _part(transcript, start, asked.length - start + _BEGINNING_BYTES)
-        before, after = data[: asked.length - start], data[asked.length - start :]
+        then, now = asked.mark, self._of_main(marks)
+        length = then.length if then is not None else 0
+        start = max(length - _END_BYTES, 0)
+        end = min(now.length if now is not None else 0, length + _BEGINNING_BYTES)
+        data = _part(transcript, start, max(end - start, 0))
+        before, after = data[: length - start], data[length - start :]
         leaf = adapter.settled(before, after, asked.prompt_id)
-        if leaf:
-            self._write(asked.checkpoint, leaf)
+        if not leaf:
+            return
+        came_late = leaf.encode() not in before
+        same = then is not None and now is not None and then.transcript == now.transcript
+        self._write(asked.checkpoint, leaf, now if came_late and same else None)
 
-    def _write(self, checkpoint: str, leaf: str) -> None:
-        """Put the leaf into a checkpoint's context, if both are there still."""
+    def _of_main(self, marks: tuple[Mark, ...]) -> Mark | None:
+        """The mark of the conversation's main file."""
+        with Reader(self._engine.volume.store) as reader:
+            for mark in marks:
+                record = reading.transcript(reader, mark.transcript)
+                if record is not None and record.name == MAIN:
+                    return mark
+        return None
+
+    def _write(self, checkpoint: str, leaf: str, further: Mark | None) -> None:
+        """Put the leaf into a checkpoint's context, if both are there still; and a mark, if the
+        leaf is behind the one that is there."""
         if not self._operation.acquire(timeout=_PATIENCE_SECONDS):
             log.info("checkpoint %s: nobody says where its prompt hangs", checkpoint)
             return
         try:
-            self._engine.call(lambda: self._put(checkpoint, leaf))
+            self._engine.call(lambda: self._put(checkpoint, leaf, further))
         except DamagedRecordError as error:
             log.warning("%s", error)
         finally:
             self._operation.release()
 
-    def _put(self, checkpoint: str, leaf: str) -> None:
+    def _put(self, checkpoint: str, leaf: str, further: Mark | None) -> None:
         volume = self._engine.volume
         found = reading.context(volume.reader, checkpoint)
-        if volume.reader.get("checkpoint", checkpoint.encode()) is not None and found is not None:
-            value = pack_context(msgspec.structs.replace(found, leaf=leaf))
-            volume.extra.put("context", checkpoint.encode(), value)
-
-
-def _main_length(reader: Reader, marks: tuple[Mark, ...]) -> int:
-    for mark in marks:
-        record = reading.transcript(reader, mark.transcript)
-        if record is not None and record.name == MAIN:
-            return mark.length
-    return 0
+        if volume.reader.get("checkpoint", checkpoint.encode()) is None or found is None:
+            return
+        number = further.transcript if further is not None else 0
+        marks = tuple(further if m.transcript == number and further else m for m in found.marks)
+        value = pack_context(msgspec.structs.replace(found, leaf=leaf, marks=marks))
+        volume.extra.put("context", checkpoint.encode(), value)
