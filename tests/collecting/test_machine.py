@@ -136,6 +136,16 @@ class Machine(RuleBasedStateMachine):
             self.held.append((handle, b""))
 
     @precondition(lambda self: self.held)
+    @rule(which=picks, offset=offsets, seed=st.integers(0, 3), cut=st.booleans())
+    def write_held(self, which: int, offset: int, seed: int, cut: bool) -> None:
+        """Through what is open, with a name or without one."""
+        handle = self.held[which % len(self.held)][0]
+        if cut:
+            handle.truncate(offset)
+        else:
+            handle.write(offset, random.Random(seed).randbytes(5))
+
+    @precondition(lambda self: self.held)
     @rule()
     def let_go(self) -> None:
         self.held.pop()[0].close()
@@ -167,17 +177,18 @@ class Machine(RuleBasedStateMachine):
         assert look(self.rig, self.rig.volume.branch.head) == self.shown[chosen][1]
         self._note()
 
-    @rule(which=picks, what=picks)
-    def restore_paths(self, which: int, what: int) -> None:
+    @rule(which=picks, what=st.lists(picks, min_size=1, max_size=2))
+    def restore_paths(self, which: int, what: list[int]) -> None:
         chosen = list(self.shown)[-1 - which % len(self.shown)]
         then = self.shown[chosen][1]
-        path = sorted(then)[what % len(then)]
+        paths = [sorted(then)[pick % len(then)] for pick in what]
         try:
-            self.rig.restore_paths(chosen, [path])
+            self.rig.restore_paths(chosen, paths)
         except CowfsError:
             return
         now = look(self.rig, self.rig.volume.branch.head)
-        assert now[path].content == then[path].content
+        for path in paths:
+            assert _below(now, path) == _below(then, path), path
         self._note()
 
     @rule(redo=st.booleans())
@@ -232,6 +243,15 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.rig.finish(check=False)
+
+
+def _below(state: State, top: bytes) -> dict[bytes, object]:
+    """What a state shows at and below a path, but for what a restore of paths may do otherwise."""
+    return {
+        path: (shown.record.mode, shown.record.mtime, shown.xattrs, shown.content)
+        for path, shown in state.items()
+        if not top or path == top or path.startswith(top + b"/")
+    }
 
 
 def test_what_is_kept_never_changes(base: Path, fast_path: Path) -> None:
