@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import stat
 import sys
@@ -31,9 +32,11 @@ class Worker:
             pass
 
     def _path(self) -> bytes:
-        """A path that exists, mostly."""
+        """A path that exists. Raises PosixError(ENOENT) when there is none."""
         paths = [path for path in self._rig.paths() if path]
-        return self._rng.choice(sorted(paths)) if paths else b"none"
+        if not paths:
+            raise PosixError(errno.ENOENT)
+        return self._rng.choice(sorted(paths))
 
     def _new(self) -> bytes:
         rng, rig = self._rng, self._rig
