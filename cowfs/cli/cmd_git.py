@@ -9,7 +9,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import HELP, Command, Directory, command
+from cowfs.cli.command import Directory, command, group
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client.places import Place
@@ -19,33 +19,14 @@ from cowfs.service.git.notes import DEFAULT_REF
 from cowfs.service.git.notes import notes as make_notes
 from cowfs.service.git.program import Git
 
-_EXAMPLES = [
-    ("cowfs git export", "checkpoints as commits of the branch cowfs/main"),
-    ("cowfs git notes", "say on each commit which checkpoints were made on it"),
-    ("git log --graph cowfs/main", "look at them"),
-]
 
-
-class _Group(click.Group):
-    """Commands below `cowfs git`; help ends with examples as that of a command."""
-
-    format_epilog = Command.format_epilog
-    examples = _EXAMPLES
-
-
-def _set_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.ensure_object(Context).json = True
-
-
-@click.group("git", cls=_Group, context_settings=HELP, no_args_is_help=False)
-@click.option(
-    "--json",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_set_json,
-    help="Print one JSON document instead of text.",
+@group(
+    "git",
+    examples=[
+        ("cowfs git export", "checkpoints as commits of the branch cowfs/main"),
+        ("cowfs git notes", "say on each commit which checkpoints were made on it"),
+        ("git log --graph cowfs/main", "look at them"),
+    ],
 )
 def git() -> None:
     """Bring checkpoints into a git repository. Its index, HEAD, files and hooks are left alone."""

@@ -14,7 +14,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import HELP, Command, FilePath, Session, command
+from cowfs.cli.command import FilePath, Session, command, group
 from cowfs.cli.context import Context
 from cowfs.cli.continuing import first_line
 from cowfs.errors import NotMountedError, UsageError
@@ -125,30 +125,13 @@ def short_names(ids: Iterable[str]) -> dict[str, str]:
     return found
 
 
-class _Group(click.Group):
-    """Commands below `cowfs session`; help ends with examples as that of a command."""
-
-    format_epilog = Command.format_epilog
-    examples = (
+@group(
+    "session",
+    examples=[
         ("cowfs session start --agent mybot", "from now on checkpoints can belong to it"),
         ("cowfs session show last", "what is known of one"),
         ("cowfs session end", "of that in $COWFS_SESSION"),
-    )
-
-
-def _set_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.ensure_object(Context).json = True
-
-
-@click.group("session", cls=_Group, context_settings=HELP, no_args_is_help=False)
-@click.option(
-    "--json",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_set_json,
-    help="Print one JSON document instead of text.",
+    ],
 )
 def session() -> None:
     """Tell of a session of an agent that has no hooks, or look at one."""

@@ -42,24 +42,49 @@ class Command(click.Command):
                 formatter.write_dl(self.examples, col_max=44)
 
 
+class Group(click.Group):
+    """Commands below a command, whose help ends with examples as that of a command."""
+
+    format_epilog = Command.format_epilog
+
+    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+
 def _set_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
         ctx.ensure_object(Context).json = True
+
+
+_with_json = click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_json,
+    help="Print one JSON document instead of text.",
+)
 
 
 def command(name: str, *, examples: Sequence[tuple[str, str]]) -> Callable[[F], Command]:
     """Make a function a command; it gets the `Context` first."""
 
     def decorate(function: F) -> Command:
-        with_json = click.option(
-            "--json",
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_set_json,
-            help="Print one JSON document instead of text.",
-        )(click.pass_obj(function))
-        return click.command(name, cls=Command, examples=examples, context_settings=HELP)(with_json)
+        return click.command(name, cls=Command, examples=examples, context_settings=HELP)(
+            _with_json(click.pass_obj(function))
+        )
+
+    return decorate
+
+
+def group(name: str, *, examples: Sequence[tuple[str, str]]) -> Callable[[F], Group]:
+    """Make a function, which does nothing, a group of commands."""
+
+    def decorate(function: F) -> Group:
+        return click.group(
+            name, cls=Group, examples=examples, context_settings=HELP, no_args_is_help=False
+        )(_with_json(function))
 
     return decorate
 
