@@ -65,6 +65,8 @@ IDLE_PERCENT = 0.05
 """What ``top`` shows as 0.0."""
 HISTORY_MS = 300.0
 """A whole command that reads history, in a tree of a million files with 10,000 checkpoints."""
+GC_PAUSE_MS = 50.0
+"""The longest that a collection holds up a program that uses the mount."""
 STORAGE_PACK = 1.5
 STORAGE_COPIES = 0.1
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benchmarks import bars
 from benchmarks.cowfs_command import Cowfs
+from benchmarks.epochs import collecting
 from benchmarks.epochs.workspace import HOT, Scale, Workspace, open_workspace
 from benchmarks.report import spread_text, table
 from benchmarks.stats import Summary, Verdict
@@ -35,6 +36,7 @@ class CommandsReport:
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failed: dict[str, str] = field(default_factory=dict)
     """Commands that ended with an error, and what it was."""
+    pauses: collecting.Pauses = field(default_factory=collecting.Pauses)
 
     def verdicts(self) -> list[Verdict]:
         """Each command against the one limit."""
@@ -44,7 +46,7 @@ class CommandsReport:
             value = taken.median * 1e3 if taken and command not in self.failed else None
             what = f"cowfs {command}, {self.scale} (whole command)"
             found.append(Verdict.below(what, value, bars.HISTORY_MS, " ms"))
-        return found
+        return [*found, self.pauses.verdict()]
 
     def text(self) -> str:
         """The table for people."""
@@ -56,6 +58,7 @@ class CommandsReport:
             f"commands that read history, {self.scale}; medians of {self.rounds}",
             table(("", "whole command"), rows),
             *(f"Failed: cowfs {name}: {why}" for name, why in self.failed.items()),
+            self.pauses.text(),
         ]
         return "\n\n".join(lines)
 
@@ -67,6 +70,7 @@ class CommandsReport:
             "rounds": self.rounds,
             "seconds": dict(self.seconds),
             "failed": self.failed,
+            "collecting": self.pauses.document(),
         }
 
 
@@ -108,7 +112,8 @@ def commands_for(space: Workspace) -> dict[str, Sequence[str]]:
 
 
 def measure(work: Path, env: Env, scale: Scale, rounds: int, timeout: float) -> CommandsReport:
-    """Build the workspace and run each command *rounds* times, after once for nothing."""
+    """Build the workspace and run each command *rounds* times, after once for nothing. Then collect
+    most of the history."""
     with ExitStack() as stack:
         cowfs = Cowfs.installed(env)
         space = open_workspace(stack, work / "commands", cowfs, scale, HOT)
@@ -127,4 +132,7 @@ def measure(work: Path, env: Env, scale: Scale, rounds: int, timeout: float) -> 
                         continue
                     if number:
                         report.seconds[name].append(taken)
+        print("commands: a collection", file=sys.stderr, flush=True)
+        with watchdog([space.mount.pid], seconds=timeout):
+            report.pauses = collecting.measure(space)
     return report

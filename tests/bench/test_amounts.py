@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from benchmarks.epochs.amounts import AmountsReport, Memory
+from benchmarks.epochs.collecting import Pauses
 from benchmarks.stats import Verdict
 
 
@@ -54,3 +55,12 @@ def test_a_small_run_says_nothing_about_large_bars() -> None:
 def test_memory_of_a_process_is_what_the_kernel_says() -> None:
     memory = Memory.of(os.getpid())
     assert 0 < memory.anonymous <= memory.resident
+
+
+def test_the_longest_pause_counts() -> None:
+    pauses = Pauses([0.001] * 1000 + [0.06], [0.2], removed=7)
+    verdict = pauses.verdict()
+    assert (verdict.value, verdict.met) == (60.0, False)
+    assert Pauses([0.049]).verdict().met
+    assert Pauses().verdict().met is None
+    assert "60.00 ms" in pauses.text()
