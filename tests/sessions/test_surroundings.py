@@ -130,7 +130,7 @@ def test_variables() -> None:
 def listening() -> list[ListeningPort]:
     """Those of this process."""
     me = os.getpid()
-    found = descriptors.look([me], None, [me], 0)
+    found = descriptors.look([me], None, [me], 0, time.monotonic() + 60)
     return ports.listening(found.sockets, 100)
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from cowfs.errors import NothingToUndoError
 from cowfs.format.records import Counts
+from cowfs.service.engine import commit
 from cowfs.service.selectors import all_checkpoints
+from cowfs.store.writer import TransactionGroup
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, data
 from tests.support.volumes import START, Facts, Rig
@@ -382,3 +384,22 @@ def test_a_copied_store_is_a_store(volume: Rig, tmp_path: Path, base: Path) -> N
     assert copy.tree() == tree
     copy.finish()
     assert volume.tree() == tree
+
+
+def test_a_commit_does_not_wait_for_what_comes_meanwhile(
+    volume: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy mount that has no end, and a checkpoint waits for whoever commits."""
+    writer = volume.volume.writer
+    wait = writer.wait
+
+    def busy(group: TransactionGroup) -> None:
+        wait(group)
+        assert not volume.exists(b"later"), "it waits for a second group"
+        volume.create(b"later")
+
+    monkeypatch.setattr(writer, "wait", busy)
+    volume.create(b"first")
+    commit(volume.engine)
+    assert volume.volume.dirty
+    monkeypatch.undo()

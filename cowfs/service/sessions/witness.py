@@ -167,9 +167,9 @@ class Witness:
             missing=(*caller.missing, *captured.missing, *around.missing),
         )
         key, value = made.id.encode(), pack_context(context)
-        with self._operation:
+        with self._operation:  # nobody removes the checkpoint between the look and the record
             self._engine.call(lambda: self._put(key, value))
-            commit(self._engine)
+        commit(self._engine)
 
     def _put(self, key: bytes, value: bytes) -> None:
         volume = self._engine.volume

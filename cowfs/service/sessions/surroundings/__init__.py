@@ -8,6 +8,7 @@ Threading: for the threads that an `Engine` is for.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ from cowfs.service.sessions.surroundings.processes import Machine
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
 
+SECONDS = 0.06
+"""For looking at what processes have open: ten times what it takes. Where the mount is busy each
+system call waits for its turn among the requests, and holds them up in turn."""
 MOST_PROCESSES = 300
 MOST_FILES = 1000
 MOST_PORTS = 200
@@ -110,10 +114,13 @@ class _Around:
         mount = top_mount(mountpoint) if mountpoint else None
         device = mount.device if mount is not None else ""
         places = Places(device) if device else None
-        pids = [pid for pid in self._seen if pid != os.getpid()]
+        inside = set(self._tree)
+        pids = self._tree + [p for p in self._seen if p not in inside and p != os.getpid()]
         most = MOST_FILES if device and self._engine.handles() else 0
-        found = descriptors.look(pids, places, frozenset(self._tree), most)
+        found = descriptors.look(pids, places, inside, most, time.monotonic() + SECONDS)
         self._directories = found.directories
+        if found.left:
+            self._missing.append(f"what {found.left} processes have open: the mount was busy")
         if found.cut:
             self._missing.append(f"more than {MOST_FILES} open files")
         if most:

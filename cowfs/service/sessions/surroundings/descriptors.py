@@ -9,7 +9,8 @@ Threading: pure functions on /proc.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -78,19 +79,30 @@ class Opened(NamedTuple):
 class Found:
     """files: descriptors of the workspace. sockets: inode numbers by pid. directories: working
     directories in the workspace, as they are called there, by pid. cut: whether there were more
-    than `most` files."""
+    than `most` files. left: how many processes there was no time for."""
 
     files: list[Opened] = field(default_factory=list)
     sockets: dict[int, list[bytes]] = field(default_factory=dict)
     directories: dict[int, bytes] = field(default_factory=dict)
     cut: bool = False
+    left: int = 0
 
 
-def look(pids: Iterable[int], places: Places | None, wanted: Collection[int], most: int) -> Found:
+def look(
+    pids: Sequence[int],
+    places: Places | None,
+    wanted: Collection[int],
+    most: int,
+    until: float,
+) -> Found:
     """What processes have open. places: of the workspace, None for no interest in it. wanted: whose
-    sockets are looked for. most: files; 0 when it is known that none is open."""
+    sockets are looked for. most: files; 0 when it is known that none is open. until: when to end,
+    by the monotonic clock; those that come first are looked at first."""
     found = Found()
-    for pid in pids:
+    for number, pid in enumerate(pids):
+        if time.monotonic() > until:
+            found.left = len(pids) - number
+            break
         here = places.of(pid) if places is not None else {}
         if here:
             directory = _link(b"/proc/%d/cwd" % pid)
