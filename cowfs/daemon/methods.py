@@ -23,7 +23,7 @@ from cowfs.service.automatic import unchanged
 from cowfs.service.config import Retention
 from cowfs.service.engine import commit
 from cowfs.service.housekeeping import Cleaned, described
-from cowfs.service.sealing import Pace, Sealed, seal, sealing_state
+from cowfs.service.sealing import Pace, Sealed, SealingState, seal
 from cowfs.service.sessions import recording
 from cowfs.service.sessions.conversation import copy_session
 from cowfs.service.sessions.listing import counted
@@ -41,6 +41,7 @@ class Methods:
         self._daemon = daemon
         self._engine = daemon.engine
         self._operation = daemon.operation
+        self._sealing_state = SealingState()
 
     def table(self) -> dict[str, Method]:
         """Name to method."""
@@ -67,7 +68,7 @@ class Methods:
             self._engine.flush()
         report = self._engine.call(lambda: reporting.volume_status(self._engine.volume))
         with Reader(self._engine.volume.store) as reader:
-            report["sealing"] = sealing_state(reader)
+            report["sealing"] = self._sealing_state(reader)
             report["sessions"] = counted(reader)
         report["automatic"] = self._daemon.autosaver.state()
         if problems := self._daemon.autosaver.problems():

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from cowfs.errors import UnknownPathError
 from cowfs.service import sealing as service
 from cowfs.service.sealing import Pace, Sealed, sealing_state
+from cowfs.store.snapshot import Reader
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import sealing
 from tests.support.volumes import START, Rig, errno_of
@@ -201,3 +203,30 @@ def test_lost_before(open_rig: OpenRig, base: Path) -> None:
     assert rig.volume.base is not None
     rig.volume.base.forget()
     assert rig.read(b"f") == b"new"
+
+
+def test_how_much_is_sealed_is_counted_anew_only_when_it_changes(
+    base: Path, open_rig: Callable[[], Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (base / name).write_text(name)
+    rig = open_rig()
+    rig.paths()
+    state, counted = service.SealingState(), Counter[str]()
+    real = service.sealing_state
+
+    def count(reader: Reader) -> dict[str, int]:
+        counted["times"] += 1
+        return real(reader)
+
+    monkeypatch.setattr(service, "sealing_state", count)
+
+    def told() -> dict[str, int]:
+        rig.volume.sync()
+        with Reader(rig.volume.store) as reader:
+            return state(reader)
+
+    assert told() == told() == {"unsealed": 2, "lost": 0}
+    assert counted["times"] == 1
+    service.seal(rig.engine, [b"one"], Pace(), lambda **_: None)
+    assert told() == {"unsealed": 1, "lost": 0}
