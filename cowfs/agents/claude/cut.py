@@ -69,7 +69,7 @@ class _State:
     def add(self, entry: Line) -> None:
         # Old versions wrote lines in another order than that of the tree.
         self._needed = max(self._needed, self._places.get(entry.parent, 0))
-        if entry.prompt or (entry.kind == ASSISTANT and entry.message != self._message):
+        if entry.begins_turn or (entry.kind == ASSISTANT and entry.message != self._message):
             # The program was killed in a call and went on later: nobody will answer that.
             self._open &= self._answered
         self._results.update(entry.results)

@@ -24,8 +24,9 @@ from cowfs.agents.lenient import mapping, sequence, text, texts
 USER, ASSISTANT, SYSTEM, ATTACHMENT = "user", "assistant", "system", "attachment"
 _THOUGHTS = ("thinking", "redacted_thinking")
 _LARGE = ("toolUseResult", "snapshot")
+_NOTIFICATION = "<task-notification>"
 _NO_PROMPTS = (
-    "<task-notification>",
+    _NOTIFICATION,
     "<teammate-message",
     "<local-command-",
     "<bash-input>",
@@ -169,6 +170,16 @@ class Line:
         if asked.lstrip().startswith("<command-") and "name" in command:
             return f"{command['name']} {command.get('args', '')}".strip()
         return asked
+
+    @property
+    def begins_turn(self) -> bool:
+        """Whether the model is asked anew: by the user, or because a task in the background has
+        ended. Of calls before it that have no result nobody waits any more."""
+        return bool(self.prompt) or (
+            self.kind == USER
+            and not (self.aside or self.is_meta)
+            and texts(self.content).lstrip().startswith(_NOTIFICATION)
+        )
 
     @property
     def is_output(self) -> bool:

@@ -147,6 +147,15 @@ def test_calls_of_one_answer_that_ran_one_after_the_other_stay_as_far_as_they_ar
     assert last(copy({MAIN: made.data})) == done
 
 
+def test_a_task_that_ended_in_the_background_begins_a_turn_as_a_prompt_does() -> None:
+    """Also where nothing was answered yet: the call before it will have no result."""
+    made = Transcript()
+    made.prompt("one")
+    made.answer(call("Bash", command="x"))
+    told = made.user("<task-notification>a</task-notification>")
+    assert last(copy({MAIN: made.data})) == told
+
+
 def test_a_call_that_died_with_the_program_does_not_end_the_conversation() -> None:
     made = Transcript()
     made.prompt("one")
