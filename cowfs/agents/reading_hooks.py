@@ -1,5 +1,5 @@
-"""Taking values out of what an agent tells a hook: what has another type than it should have is as
-if it were missing.
+"""What hooks of agents have in common: taking values out of what the agent tells, where what has
+another type than it should have is as if it were missing; and the answer that several agents take.
 
 A hook is run at every prompt and every tool call, so this module imports nothing.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
     from typing import Any
 
 
@@ -35,3 +36,15 @@ def listed(said: object, name: str) -> list[Any]:
     """A list in it, [] when there is none."""
     found = said.get(name) if isinstance(said, dict) else None
     return found if isinstance(found, list) else []
+
+
+def answered(name: str, told: Container[str], context: str, notice: str) -> dict[str, Any]:
+    """What a hook prints in Claude Code's protocol, which others have taken over, at an event of
+    that name. context: for the model, left out at events that are not in `told`, which take none;
+    notice: for the user."""
+    out: dict[str, Any] = {}
+    if notice:
+        out["systemMessage"] = notice
+    if context and name in told:
+        out["hookSpecificOutput"] = {"hookEventName": name, "additionalContext": context}
+    return out

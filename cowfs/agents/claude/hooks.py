@@ -20,7 +20,7 @@ Threading: pure functions.
 from __future__ import annotations
 
 from cowfs.agents import events
-from cowfs.agents.reading_hooks import inner, listed, text
+from cowfs.agents.reading_hooks import answered, inner, listed, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,9 +126,4 @@ def directories(said: dict[str, Any], environment: Mapping[str, str]) -> list[st
 def answer(name: str, said: dict[str, Any], context: str, notice: str) -> dict[str, Any]:
     """See the module."""
     name = name or text(said, "hook_event_name")
-    out: dict[str, Any] = {}
-    if notice and name != "SessionEnd":
-        out["systemMessage"] = notice
-    if context and name in _TOLD:
-        out["hookSpecificOutput"] = {"hookEventName": name, "additionalContext": context}
-    return out
+    return answered(name, _TOLD, context, notice if name != "SessionEnd" else "")

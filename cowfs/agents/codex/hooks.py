@@ -8,7 +8,7 @@ Threading: pure functions.
 from __future__ import annotations
 
 from cowfs.agents import events
-from cowfs.agents.reading_hooks import inner, listed, text
+from cowfs.agents.reading_hooks import answered, inner, listed, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,10 +71,4 @@ def directories(said: dict[str, Any], environment: Mapping[str, str]) -> list[st
 
 def answer(name: str, said: dict[str, Any], context: str, notice: str) -> dict[str, Any]:
     """At other events than those that take a context it is left out."""
-    name = name or text(said, "hook_event_name")
-    out: dict[str, Any] = {}
-    if notice:
-        out["systemMessage"] = notice
-    if context and name in _TOLD:
-        out["hookSpecificOutput"] = {"hookEventName": name, "additionalContext": context}
-    return out
+    return answered(name or text(said, "hook_event_name"), _TOLD, context, notice)
