@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,25 @@ def connect(place: Place) -> Daemon | None:
                 detail=f"the store {place.store} is closed to this user"
             ) from None
         raise DaemonUnreachableError(path=place.mountpoint, detail=_silence(place)) from None
+
+
+def status(
+    place: Place, alone: AbstractContextManager[Any] | None = None
+) -> tuple[dict[str, Any], bool]:
+    """(the report of docs/protocol.md, "status"; whether it is mounted and its daemon answers);
+    also of a workspace that is not. alone: entered to open the store."""
+    mounted, problem = place.mounted, ""
+    try:
+        daemon = connect(place)
+    except DaemonUnreachableError as error:
+        daemon, mounted, problem = None, False, str(error)
+    if daemon is not None:
+        with daemon:
+            return daemon.call("status", {"flush": True}), mounted
+    from cowfs.service.status import stored_status
+
+    with alone or contextlib.nullcontext():
+        return stored_status(Path(place.store), place.mountpoint, problem), mounted
 
 
 def _silence(place: Place) -> str:

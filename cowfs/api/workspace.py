@@ -149,19 +149,7 @@ class Workspace(Access):
         """How it is. Also of one that is not mounted, or whose daemon is dead."""
         with ours():
             place = self._located()
-            mounted, problem = place.mounted, ""
-            try:
-                daemon = opening.connect(place)
-            except DaemonUnreachableError as error:
-                daemon, mounted, problem = None, False, str(error)
-            if daemon is not None:
-                with daemon:
-                    report = daemon.call("status", {"flush": True})
-            else:
-                from cowfs.service.status import stored_status
-
-                with turns[place.store]:
-                    report = stored_status(Path(place.store), place.mountpoint, problem)
+            report, mounted = opening.status(place, turns[place.store])
             return answers.status(place, report, mounted=mounted)
 
     # -- making and looking at checkpoints ------------------------------------------------------

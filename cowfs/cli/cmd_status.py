@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from cowfs.cli import context as opening
+from cowfs.api import opening
 from cowfs.cli import reports
 from cowfs.cli.command import command
 from cowfs.cli.context import Context
-from cowfs.errors import DaemonUnreachableError
 
 
 @command(
@@ -23,18 +20,7 @@ def status(context: Context) -> None:
     all is well.
     """
     place = context.locate()
-    mounted, problem = place.mounted, ""
-    try:
-        daemon = opening.connect(place)
-    except DaemonUnreachableError as error:
-        daemon, mounted, problem = None, False, str(error)
-    if daemon is not None:
-        with daemon:
-            report = daemon.call("status", {"flush": True})
-    else:
-        from cowfs.service.status import stored_status
-
-        report = stored_status(Path(place.store), place.mountpoint, problem)
+    report, mounted = opening.status(place)
     document = reports.placed(
         report,
         base=place.base,
