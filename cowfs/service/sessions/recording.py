@@ -423,7 +423,7 @@ def _context(
     around: Surroundings,
     complete: bool,
 ) -> ContextRecord:
-    return ContextRecord(
+    context = ContextRecord(
         session=session.id,
         event=event.event,
         prompt=event.prompt[:_PROMPT_LENGTH] or session.prompt,
@@ -433,11 +433,6 @@ def _context(
         marks=captured.marks,
         complete=complete,
         background=event.background,
-        environment=around.environment,
-        hidden=around.hidden,
-        processes=around.processes,
-        files=around.files,
-        ports=around.ports,
-        locks=around.locks,
-        missing=(*captured.missing, *around.missing),
+        missing=captured.missing,
     )
+    return around.added_to(context)

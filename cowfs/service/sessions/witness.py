@@ -158,15 +158,9 @@ class Witness:
             cwd=caller.cwd,
             marks=captured.marks,
             complete=captured.complete,
-            environment=around.environment,
-            hidden=around.hidden,
-            processes=around.processes,
-            files=around.files,
-            ports=around.ports,
-            locks=around.locks,
-            missing=(*caller.missing, *captured.missing, *around.missing),
+            missing=(*caller.missing, *captured.missing),
         )
-        key, value = made.id.encode(), pack_context(context)
+        key, value = made.id.encode(), pack_context(around.added_to(context))
         with self._operation:  # nobody removes the checkpoint between the look and the record
             self._engine.call(lambda: self._put(key, value))
         commit(self._engine)

@@ -12,7 +12,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cowfs.format.sessions import FileLock, ListeningPort, OpenFile, RunningProcess
+import msgspec
+
+from cowfs.format.sessions import (
+    ContextRecord,
+    FileLock,
+    ListeningPort,
+    OpenFile,
+    RunningProcess,
+)
 from cowfs.mount.nodes import INO_MASK
 from cowfs.mounts import top_mount
 from cowfs.service.engine import Engine
@@ -24,8 +32,8 @@ from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
 
 SECONDS = 0.06
-"""For looking at what processes have open: ten times what it takes. Where the mount is busy each
-system call waits for its turn among the requests, and holds them up in turn."""
+"""For looking at what processes have open, which takes some milliseconds for a hundred of them: a
+machine with thousands must not keep an agent waiting."""
 MOST_PROCESSES = 300
 MOST_FILES = 1000
 MOST_PORTS = 200
@@ -47,6 +55,19 @@ class Surroundings:
     ports: tuple[ListeningPort, ...] = ()
     locks: tuple[FileLock, ...] = ()
     missing: tuple[str, ...] = ()
+
+    def added_to(self, context: ContextRecord) -> ContextRecord:
+        """A context that knows of them, too."""
+        return msgspec.structs.replace(
+            context,
+            environment=self.environment,
+            hidden=self.hidden,
+            processes=self.processes,
+            files=self.files,
+            ports=self.ports,
+            locks=self.locks,
+            missing=(*context.missing, *self.missing),
+        )
 
 
 def look_around(
@@ -120,7 +141,7 @@ class _Around:
         found = descriptors.look(pids, places, inside, most, time.monotonic() + SECONDS)
         self._directories = found.directories
         if found.left:
-            self._missing.append(f"what {found.left} processes have open: the mount was busy")
+            self._missing.append(f"what {found.left} processes have open: there was no time")
         if found.cut:
             self._missing.append(f"more than {MOST_FILES} open files")
         if most:
