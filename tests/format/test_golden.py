@@ -208,7 +208,7 @@ HISTORY: dict[str, tuple[Any, str]] = {
             pid=4242,
             born=123456,
             boot="b00710",
-            cwd=b"/work/app",
+            cwd=b"/srv/shop",
             transcript=b"/home/ana/s.jsonl",
             title="Tidy up",
             prompt="Remove the build directory",
@@ -218,7 +218,7 @@ HISTORY: dict[str, tuple[Any, str]] = {
         ),
         "dc0016 d924 63306666656530302d313131312d343232322d383333332d343434343535353536363636"
         "a6636c61756465 a6616374697665 cf187cee5455690000 cf187cee54556903e8 00 a0 a0 a0"
-        "cd03e8 a3616e61 cd1092 ce0001e240 a6623030373130 c4092f776f726b2f617070"
+        "cd03e8 a3616e61 cd1092 ce0001e240 a6623030373130 c4092f7372762f73686f70"
         "c4112f686f6d652f616e612f732e6a736f6e6c a754696479207570"
         "ba52656d6f766520746865206275696c64206469726563746f7279 a27031 a7322e312e333030 a0"
         "92 01 02",
@@ -244,21 +244,21 @@ HISTORY: dict[str, tuple[Any, str]] = {
             event="prompt",
             prompt="Remove the build directory",
             prompt_id="p1",
-            cwd=b"/work/app",
+            cwd=b"/srv/shop",
             marks=(sessions.Mark(1, 16, bytes.fromhex(LINE_HASH)),),
             environment=(("LANG", "C"),),
             hidden=("API_KEY",),
-            processes=(sessions.RunningProcess(4242, 1, T0, b"claude\0", b"/work/app"),),
+            processes=(sessions.RunningProcess(4242, 1, T0, b"claude\0", b"/srv/shop"),),
             files=(sessions.OpenFile(4242, 5, INO, b"main.py", 70000, 2),),
             ports=(sessions.ListeningPort("tcp", "127.0.0.1", 8080, 4250),),
             locks=(sessions.FileLock(4242, INO, b"main.py", "FLOCK", "WRITE", 0, -1),),
         ),
         "dc0011 d924 63306666656530302d313131312d343232322d383333332d343434343535353536363636"
         "a670726f6d7074 ba52656d6f766520746865206275696c64206469726563746f7279 a27031 93 a0 a0 a0"
-        "c4092f776f726b2f617070"
+        "c4092f7372762f73686f70"
         "91 93 01 10 c420 de5efdf6456331bfa553154699dd1c6b4836cfbdca51891e4df9c72e3025e654 c3 00"
         "91 92 a44c414e47 a143 91 a74150495f4b4559"
-        "91 95 cd1092 01 cf187cee5455690000 c407636c6175646500 c4092f776f726b2f617070"
+        "91 95 cd1092 01 cf187cee5455690000 c407636c6175646500 c4092f7372762f73686f70"
         "91 96 cd1092 05 0c c4076d61696e2e7079 ce00011170 02"
         "91 94 a3746370 a93132372e302e302e31 cd1f90 cd109a"
         "91 97 cd1092 0c c4076d61696e2e7079 a5464c4f434b a55752495445 00 ff 90 a0",
