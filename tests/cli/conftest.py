@@ -42,11 +42,17 @@ def shared_cowfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cowfs]:
 @pytest.fixture(scope="module")
 def workspace(shared_cowfs: Cowfs) -> Path:
     """As `mounted`, for a whole module: each test makes its own files in it."""
+    return mounted_project(shared_cowfs)
+
+
+def mounted_project(cowfs: Cowfs) -> Path:
+    """A project, mounted over itself, in which the command works; without FUSE the test is
+    skipped."""
     if reason := fuse_missing():
         pytest.skip(reason)
-    project = make_project(shared_cowfs.top / "project")
-    shared_cowfs.ok("mount", project)
-    shared_cowfs.cwd = project
+    project = make_project(cowfs.top / "project")
+    cowfs.ok("mount", project)
+    cowfs.cwd = project
     return project
 
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Cowfs, scratch
-from tests.cli.conftest import make_project
+from tests.cli.conftest import mounted_project
 from tests.mcp.agent import Agent, agent
-from tests.support.mounting import fuse_missing
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +25,7 @@ def cowfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cowfs]:
 @pytest.fixture(scope="module")
 def workspace(cowfs: Cowfs) -> Path:
     """A mounted workspace; each test makes its own files in it."""
-    if reason := fuse_missing():
-        pytest.skip(reason)
-    project = make_project(cowfs.top / "project")
-    cowfs.ok("mount", project)
-    cowfs.cwd = project
-    return project
+    return mounted_project(cowfs)
 
 
 @pytest.fixture(scope="module")
