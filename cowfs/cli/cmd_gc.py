@@ -58,9 +58,9 @@ def gc(
     """Remove checkpoints that no rule keeps, and free what only they showed.
 
     The rules are those of `cowfs config` (retention), or the ones that are given, and only those: a
-    checkpoint stays if one of them keeps it. Pinned and labelled ones stay, and the newest. The
-    workspace stays usable. Interrupt it at any time: what was removed stays removed, and the next
-    run goes on from there.
+    checkpoint stays if one of them keeps it. Pinned and labelled ones stay, and the newest; one
+    that somebody looks into below .cowfs stays until a later run. The workspace stays usable.
+    Interrupt it at any time: what was removed stays removed, and the next run goes on from there.
     """
     place = context.locate(directory)
     given = {name: keep[f"keep_{name}"] for name in _RULES if keep[f"keep_{name}"] is not None}
@@ -133,6 +133,9 @@ def _text(done: dict[str, Any]) -> str:
         lines.append(f"  and {len(removed) - _SHOWN:,} more")
     what = output.plural(len(removed), "checkpoint")
     lines.append(f"{'would remove' if dry else 'removed'} {what}; {done['kept']:,} are kept")
+    if done["browsed"]:
+        many = output.plural(done["browsed"], "more checkpoint")
+        lines.append(f"somebody looks into {many} that no rule keeps; a later run looks again")
     blocks = output.plural(found["blocks"], "block")
     lines.append(
         f"{'would free' if dry else 'freed'} {output.size(found['bytes'])} in {blocks}, "

@@ -15,7 +15,7 @@ from cowfs.service.audit.retention import drop_before_history
 from cowfs.service.collecting import Collected, Pace, Progress, collect, preview
 from cowfs.service.config import Retention
 from cowfs.service.engine import Engine
-from cowfs.service.removing import Operation, decisions, remove_decided
+from cowfs.service.removing import Operation, browsed, decisions, remove_decided
 from cowfs.service.retention import Decision, oldest_first
 from cowfs.service.selectors import all_checkpoints
 from cowfs.service.sessions.registry import Registry
@@ -25,16 +25,19 @@ from cowfs.store.snapshot import Reader
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a run did. removed: with the reasons. kept: how many checkpoints are left."""
+    """What a run did. removed: with the reasons. kept: how many checkpoints are left. browsed: how
+    many of them no rule keeps; somebody looks into them, and a later run removes them."""
 
     removed: list[Decision] = field(default_factory=list)
     kept: int = 0
+    browsed: int = 0
     collected: Collected = field(default_factory=Collected)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "removed": [described(d.checkpoint, d.reason) for d in self.removed],
             "kept": self.kept,
+            "browsed": self.browsed,
             "collected": self.collected.to_json(),
         }
 
@@ -63,7 +66,7 @@ def clean(
         with Reader(engine.volume.store) as reader:
             unwanted = {d.checkpoint.id: d for d in _unwanted(reader, rules)}
         records = [decision.checkpoint for decision in unwanted.values()]
-        gone = remove_decided(engine, operation, records)
+        gone, done.browsed = remove_decided(engine, operation, records)
         done.removed = [unwanted[record.id] for record in gone]
     done.collected = collect(engine, operation, pace, progress, thorough=thorough)
     if rules is not None:
@@ -75,10 +78,11 @@ def clean(
 
 
 def foresee(reader: Reader, rules: Retention | None, progress: Progress) -> Cleaned:
-    """What `clean` would do."""
+    """What `clean` would do if nobody looked into checkpoints."""
     unwanted = _unwanted(reader, rules) if rules is not None else []
     collected = preview(reader, {d.checkpoint.epoch for d in unwanted}, progress)
-    return Cleaned(unwanted, reader.count("checkpoint") - len(unwanted), collected)
+    left = reader.count("checkpoint") - len(unwanted)
+    return Cleaned(unwanted, left, collected=collected)
 
 
 def _unwanted(reader: Reader, rules: Retention) -> list[Decision]:
@@ -93,12 +97,16 @@ def make_room(
     registry: Registry | None = None,
 ) -> Cleaned:
     """Remove the oldest checkpoints, some at a time, until there is room `enough`, or none is left
-    that may go. Errors as of `collect`."""
+    that may go; those that somebody looks into last. Errors as of `collect`."""
     done = Cleaned()
     while not enough() and pace.go_on():
         with Reader(engine.volume.store) as reader:
             oldest = oldest_first(all_checkpoints(reader))
-        part = remove_decided(engine, operation, oldest[: max(1, len(oldest) // 8)])
+        looked_into = browsed(engine)
+        oldest = [record for record in oldest if record.id not in looked_into] or oldest
+        part, _ = remove_decided(
+            engine, operation, oldest[: max(1, len(oldest) // 8)], spare_browsed=False
+        )
         done.removed += [Decision(record, False, "the oldest, to make room") for record in part]
         if not part:
             break

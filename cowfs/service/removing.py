@@ -69,28 +69,48 @@ def decisions(reader: Reader, rules: Retention, now_ns: int) -> list[Decision]:
     return decide(all_checkpoints(reader), rules, now_ns, stacks, zone)
 
 
+def browsed(engine: Engine) -> set[str]:
+    """The ids of checkpoints that somebody looks into."""
+    return engine.call(engine.volume.visits.browsed)
+
+
 def remove_decided(
-    engine: Engine, operation: Operation, unwanted: list[records.CheckpointRecord]
-) -> list[records.CheckpointRecord]:
+    engine: Engine,
+    operation: Operation,
+    unwanted: list[records.CheckpointRecord],
+    *,
+    spare_browsed: bool = True,
+) -> tuple[list[records.CheckpointRecord], int]:
     """Remove what a policy does not keep, some at a time; what was pinned, labelled or removed
-    meanwhile is left out. Returns what was removed. Raises StoreFullError."""
-    removed = []
+    meanwhile is left out, and unless `spare_browsed` is false what somebody looks into.
+
+    Returns what was removed, and how many somebody looks into. Raises StoreFullError.
+    """
+    removed: list[records.CheckpointRecord] = []
+    spared = 0
     for start in range(0, len(unwanted), _AT_ONCE):
         part = unwanted[start : start + _AT_ONCE]
         with operation:
             commit(engine)
-            removed += _remove(engine, part)
-    return removed
+            gone, left = _remove(engine, part, spare_browsed=spare_browsed)
+        removed += gone
+        spared += left
+    return removed, spared
 
 
 def _remove(
-    engine: Engine, unwanted: list[records.CheckpointRecord]
-) -> list[records.CheckpointRecord]:
+    engine: Engine, unwanted: list[records.CheckpointRecord], *, spare_browsed: bool = False
+) -> tuple[list[records.CheckpointRecord], int]:
     volume = engine.volume
     gone: list[records.CheckpointRecord] = []
+    spared = set[str]()
 
     def remove() -> Any:
+        if spare_browsed:
+            spared.update(volume.visits.browsed() & {record.id for record in unwanted})
         for record in unwanted:
+            if record.id in spared:
+                continue
             stored = volume.reader.get("checkpoint", record.id.encode())
             if stored is None:
                 continue
@@ -102,7 +122,7 @@ def _remove(
     if (group := engine.call(remove)) is not None:
         volume.writer.wait(group)
         engine.call(volume.reap)
-    return gone
+    return gone, len(spared)
 
 
 def pin(

@@ -12,7 +12,8 @@ number of the view is used for another one. When there are many the kernel is as
 those that were looked into longest ago (`Visits.let_go`).
 
 A checkpoint that was removed meanwhile is gone (ESTALE) as soon as its record is: who removes one
-must remove its record before, or together with, what it shows. Nobody who looks keeps it alive.
+must remove its record before, or together with, what it shows. Who removes one that nobody named
+leaves out what somebody looks into (`Visits.browsed`).
 
 Threading: owned by the volume's thread.
 """
@@ -20,7 +21,9 @@ Threading: owned by the volume's thread.
 from __future__ import annotations
 
 import errno
+import math
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,6 +45,13 @@ _PREFIX = re.compile(rb"[0-9a-f]{4,11}")
 
 _LONGEST = 500
 """Bytes; no key of the store is longer (511, LMDB)."""
+
+_RECENT_SECONDS = 600.0
+"""For so long who looked into a checkpoint is taken to go on: a tool or a person does not hold
+anything between two looks."""
+_HELD_SECONDS = 86_400.0
+"""For so long who may hold something of it is. After that the kernel may only have failed to let
+go: what was held while it was asked stays in its cache until the path is looked up again."""
 
 CHECKPOINT, LINK, DIRECTORY = "checkpoint", "link", "directory"
 
@@ -129,9 +139,10 @@ class Visit:
 
     number: of its view. turn: another one for each use of a number. uses: references of the kernel
     to inodes below its root, and open handles. seen: the reader in which its record was there.
+    looked: when its tree was last asked for, by the clock of `Visits`.
     """
 
-    __slots__ = ("checkpoint", "epoch", "number", "seen", "turn", "uses")
+    __slots__ = ("checkpoint", "epoch", "looked", "number", "seen", "turn", "uses")
 
     def __init__(self, number: int, turn: int, checkpoint: str, epoch: int, seen: Reader) -> None:
         self.number = number
@@ -140,6 +151,7 @@ class Visit:
         self.epoch = epoch
         self.uses = 0
         self.seen = seen
+        self.looked = -math.inf
 
 
 class Name(NamedTuple):
@@ -156,7 +168,7 @@ class Visits:
     let_go: told the id of a checkpoint whose inodes the kernel should forget, if nobody holds them.
     most_numbers: how many views there can be. most_used: above this many that the kernel has
     references to, `let_go` is told of one. most_unused, most_views, most_inodes: what is kept in
-    memory for the next look: visits, views, inodes in each view.
+    memory for the next look: visits, views, inodes in each view. clock: seconds.
     """
 
     def __init__(self, volume: Volume) -> None:
@@ -173,6 +185,7 @@ class Visits:
         self.most_unused = 64
         self.most_views = 16
         self.most_inodes = 1 << 13
+        self.clock: Callable[[], float] = time.monotonic
 
     # -- names ------------------------------------------------------------------------------
 
@@ -280,6 +293,23 @@ class Visits:
         were removed, which only show errors."""
         return {visit.epoch for visit in self._used.values() if self._is_there(visit)}
 
+    def browsed(self) -> set[str]:
+        """The checkpoints that somebody looks into: a moment ago, or on the last day, and something
+        below their root is open, mapped, or the directory of a process.
+
+        What the kernel refers to may only be in its cache. It is asked to let go of what nobody
+        looked at for a while; until it has, that counts, too.
+        """
+        now = self.clock()
+        found = set()
+        for visit in [*self._used.values(), *self._unused.values()]:
+            if visit.looked > now - _RECENT_SECONDS:
+                found.add(visit.checkpoint)
+            elif visit.uses and visit.looked > now - _HELD_SECONDS:
+                found.add(visit.checkpoint)
+                self.let_go(visit.checkpoint)
+        return found
+
     def _is_there(self, visit: Visit) -> bool:
         """Whether its checkpoint was not removed, as of the commit that is seen."""
         reader = self._volume.reader
@@ -301,6 +331,7 @@ class Visits:
         """The tree. Raises PosixError(ESTALE) when the checkpoint was removed."""
         if not self._is_there(visit):
             raise PosixError(errno.ESTALE)
+        visit.looked = self.clock()
         view = self._views.get(visit.checkpoint)
         if view is None:
             view = SealedView(
