@@ -499,13 +499,13 @@ class CompactFailedError(CowfsError):
     hint = "Nothing was changed; the store can be used as before."
 
 
-class CompactMountedError(CowfsError):
-    code = "COWFS_COMPACT_MOUNTED"
+class CompactHolesError(CowfsError):
+    code = "COWFS_COMPACT_HOLES"
     exit_code = 69
-    message = "{path} is mounted; its store's file can only be replaced while nothing writes it"
+    message = "the file system of the store {path} cannot take back parts of a file in use"
     hint = (
-        "Nothing was changed. Type `cowfs unmount {path} --no-apply`, then"
-        " `cowfs -C {base} compact`, then `cowfs mount {base}`."
+        "Nothing was changed. Unmount the workspace (`cowfs unmount DIR --no-apply`), type"
+        " `cowfs compact DIR`, which writes the file anew, and mount it again."
     )
 
 

@@ -46,7 +46,7 @@ COMMANDS = {
     "unpin": ("cmd_forget", "Let the rules of retention apply to a checkpoint again."),
     "forget": ("cmd_forget", "Remove checkpoints from the history."),
     "gc": ("cmd_gc", "Remove checkpoints that no rule keeps, and free what only they showed."),
-    "compact": ("cmd_compact", "Write the store's file anew, so that it takes less room."),
+    "compact": ("cmd_compact", "Give room that the store's file does not need back to the disk."),
     "stats": ("cmd_stats", "Show what the store takes, what for, and what is saved."),
     "verify": ("cmd_verify", "Check every record and every block of the store."),
     "doctor": ("cmd_doctor", "Look for what is wrong with this machine, the mounts, the stores."),

@@ -1,18 +1,21 @@
-"""The background of a daemon's retention: the policy, now and then; room, when the quota is near.
+"""The background of a daemon's retention: the policy, now and then; room, when the quota is near;
+what became free of the store's file, back to the disk.
 
-Threading: one thread of its own, which ends when `stop` is set. `asked` is for any other thread
-that may wait; a background run gives way to it. `state` is for any thread.
+Threading: one thread of its own, which ends when `stop` is set. `asked` and `shrink` are for any
+other thread that may wait; a background run gives way to them. `state` is for any thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cowfs.errors import CowfsError
+from cowfs.errors import CompactHolesError, CowfsError
 from cowfs.mount.loop import LoopEndedError
 from cowfs.service import config
 from cowfs.service.collecting import Pace, Progress, is_due
@@ -21,6 +24,7 @@ from cowfs.service.engine import Engine
 from cowfs.service.housekeeping import Cleaned, clean, make_room
 from cowfs.service.removing import Operation
 from cowfs.service.sessions.registry import Registry
+from cowfs.service.shrinking import Shrunk, is_worth_it, shrink, spared
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import WriterEndedError
 
@@ -77,7 +81,8 @@ class Collector:
         self._running = threading.Lock()
         self._last: dict[str, Any] | None = None
         self._due = time.monotonic() + _FIRST_SECONDS
-        self._room_due = 0.0
+        self._room_due = self._shrink_due = 0.0
+        self._can_shrink = True
         self._thread = threading.Thread(target=self._run, name="cowfs-collector", daemon=True)
 
     def start(self) -> None:
@@ -94,13 +99,24 @@ class Collector:
 
     def asked(self, rules: Retention | None, progress: Progress, *, idle: bool) -> Cleaned:
         """A run that somebody waits for. Errors as of `collect`."""
-        self._asked.set()
-        with self._running:
-            self._asked.clear()
+        with self._first():
             pace = Pace(self._busy if idle else None, self._stop, _REST_ASKED)
             done = self._clean(rules, pace, progress, thorough=True)
             self._note("asked", done)
             return done
+
+    def shrink(self, progress: Progress) -> Shrunk:
+        """Give all room that is free back to the disk. Errors as of `shrink`."""
+        with self._first():
+            return shrink(self._engine, Pace(None, self._stop, _REST_ASKED), progress)
+
+    @contextlib.contextmanager
+    def _first(self) -> Iterator[None]:
+        """The run of somebody who waits, before those that nobody asked for."""
+        self._asked.set()
+        with self._running:
+            self._asked.clear()
+            yield
 
     def _clean(
         self, rules: Retention | None, pace: Pace, progress: Progress, *, thorough: bool = False
@@ -136,6 +152,28 @@ class Collector:
         elif moment >= self._due and not self._busy.is_set():
             self._due = moment + _POLICY_SECONDS
             self._keep_to_policy()
+        elif moment >= self._shrink_due and not self._busy.is_set():
+            self._shrink_due = moment + _FAILED_SECONDS
+            if self._can_shrink:
+                self._shrink(moment)
+
+    def _shrink(self, moment: float) -> None:
+        """Give back what is free, if it is much."""
+        writer = self._engine.volume.writer
+        writer.measure()
+        if not is_worth_it(writer.room):
+            return
+        with self._running:
+            pace = _Background(self._busy, self._stop, self._asked)
+            try:
+                done = shrink(self._engine, pace, lambda **_: None, spared=spared(writer.room))
+            except CompactHolesError as error:
+                log.info("%s", error)
+                self._can_shrink = False
+                return
+        if done.complete:
+            self._shrink_due = moment + _POLICY_SECONDS
+        log.info("given back to the disk: %d bytes of %d", done.before - done.after, done.before)
 
     def _pause(self) -> float:
         return _LOOK_SECONDS if self._engine.volume.writer.room.quota else _SELDOM_SECONDS

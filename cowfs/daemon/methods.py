@@ -27,6 +27,7 @@ from cowfs.service.sealing import Pace, Sealed, SealingState, seal
 from cowfs.service.sessions import recording
 from cowfs.service.sessions.conversation import copy_session
 from cowfs.service.sessions.listing import counted
+from cowfs.service.shrinking import Shrunk
 from cowfs.store.snapshot import Reader
 from cowfs.store.writer import WriterEndedError
 
@@ -55,6 +56,7 @@ class Methods:
             "apply": self.apply,
             "seal": self.seal,
             "gc": self.gc,
+            "compact": self.compact,
             "forget": self.forget,
             "pin": self.pin,
             "session.event": self.session_event,
@@ -173,6 +175,13 @@ class Methods:
             ).to_json()
         except (LoopEndedError, WriterEndedError):
             return Cleaned().to_json()  # unmounted meanwhile
+
+    def compact(self, request: Request) -> Any:
+        """Result: see `Shrunk`. Progress: phase, done, total. Beside the other operations."""
+        try:
+            return self._daemon.collector.shrink(request.progress).to_json()
+        except (LoopEndedError, WriterEndedError):
+            return Shrunk().to_json()  # unmounted meanwhile
 
     def forget(self, request: Request) -> Any:
         """Params: checkpoints. Result: removed."""

@@ -57,6 +57,10 @@ __all__ = [
 ]
 
 
+_READERS = ["pid", "thread", "txnid"]
+"""The columns of LMDB's list of readers."""
+
+
 class Store:
     """An open store. Use `open_store` or `create_store`.
 
@@ -126,6 +130,16 @@ class Store:
         one saw are not used again, and the file grows."""
         return int(self.env.reader_check())
 
+    def readers(self) -> list[int]:
+        """The commits that read transactions show now, of this process and of others."""
+        header, *rows = self.env.readers().splitlines()
+        if header.split() != _READERS and (rows or "no active readers" not in header):
+            raise RuntimeError(f"LMDB lists its readers in another way: {header!r}")
+        found = [row.split() for row in rows]
+        if any(len(words) != len(_READERS) for words in found):
+            raise RuntimeError("LMDB lists its readers in another way")
+        return [int(commit) for _, _, commit in found if commit != "-"]
+
     def _keeps_sums(self) -> bool:
         """Whether there are sums of records to keep up to date; asked once."""
         if self._sums is None:
@@ -154,6 +168,10 @@ class Store:
         """Bytes of disk that the data file takes."""
         return os.stat("data.mdb", dir_fd=self._directory).st_blocks * 512
 
+    def open_data(self) -> int:
+        """A descriptor of the data file of its own."""
+        return os.open("data.mdb", os.O_RDWR | os.O_CLOEXEC, dir_fd=self._directory)
+
     def file_system(self) -> os.statvfs_result:
         """statvfs(3) of the file system that holds the store."""
         return os.statvfs(self._directory)
@@ -180,10 +198,13 @@ class Store:
         pages = sum(s["branch_pages"] + s["leaf_pages"] + s["overflow_pages"] for s in stats)
         info = self.env.info()
         total = info["last_pgno"] + 1
+        free = max(total - pages - 2, 0) * page
+        inside = min(free, max(self.bytes_used() - (pages + 2) * page, 0))  # others are holes
+        longer = max(info["map_size"] - total * page, 0)
         return Room(
             used=pages * page,
-            inside=max(total - pages - 2, 0) * page,
-            outside=min(self.free_bytes(), max(info["map_size"] - total * page, 0)),
+            inside=inside,
+            outside=min(self.free_bytes(), longer + free - inside),
             reserved=0 if self.reserve.held else RESERVE_BYTES,
             quota=self.quota,
         )

@@ -38,9 +38,11 @@ _FULL = ("MDB_MAP_FULL", *map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EF
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes. used: pages of the data file that hold something. inside: its free pages. outside: how
-    much longer it can become, by the file system and by LMDB's map. reserved: what is still to be
-    kept back of both. quota: the most that may be used, 0 for no limit."""
+    """Bytes. used: pages of the data file that hold something. inside: free pages that have room on
+    the disk. outside: what the file system can still give, for holes and for a longer file, and
+    LMDB's map allows. reserved: what is still to be
+    kept back of both. quota: the most that may be used, 0 for no limit. left: what may still be
+    written, 0 when the store is full; asked at each write."""
 
     used: int
     inside: int

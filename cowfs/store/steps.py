@@ -38,6 +38,10 @@ STEPS = (
     "compact.locks-named",
     "compact.named",
     "compact.done",
+    # service/shrinking.py, store/holes.py: room of free pages that is given back
+    "holes.begin",
+    "holes.punched",
+    "holes.done",
     # volume/volume.py: a transaction group was frozen, the writer does not have it yet
     "group.frozen",
     # store/writer.py: one LMDB transaction. Between before-sync and after-sync LMDB writes the

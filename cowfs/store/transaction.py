@@ -181,6 +181,10 @@ class Transaction:
         """Counts of a table's pages and entries."""
         return cast(dict[str, int], self._raw.stat(db.handle))
 
+    def id(self) -> int:
+        """Its number; of one that only reads, that of the commit which it shows."""
+        return int(self._raw.id())
+
     def abort(self) -> None:
         """End it; nothing of it stays."""
         self._raw.abort()

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from cowfs.errors import DamagedRecordError, StoreFullError, StoreUnwritableError
 from cowfs.format import codec, keys, records
+from cowfs.store import holes
 from cowfs.store.env import Cursor, LmdbError, Store, Transaction
 from cowfs.store.ledger import Ledger
 from cowfs.store.lineage import Lineage
@@ -310,16 +311,32 @@ class Writer:
         return True
 
     def _try(self, commit: Callable[[], None]) -> Exception | None:
-        """One commit; for lack of room a second one, with that of the reserve."""
+        """One commit; for lack of room others, with that of free pages, then of the reserve."""
+        resorts = iter((self._exchange, self._use_reserve))
+        while (error := _attempt(commit)) is not None:
+            if "MDB_MAP_FULL" in str(error) or not self._lacks_room(error):
+                break
+            if not any(more_room() for more_room in resorts):
+                break
+        return error
+
+    def _exchange(self) -> bool:
+        """Give free pages back to the full disk, so that a commit has their room for others."""
         try:
-            commit()
+            txn = self._store.begin(write=True)
+            try:
+                return holes.exchange(self._store, txn)
+            finally:
+                txn.abort()
         except Exception as error:
-            map_is_full = "MDB_MAP_FULL" in str(error)
-            if map_is_full or not self._lacks_room(error) or not self._store.reserve.give_up():
-                return error
-            log.warning("the disk of the store is full; its reserve is used: %s", error)
-            return self._try(commit)
-        return None
+            log.info("no free pages are given back: %s", error)
+            return False
+
+    def _use_reserve(self) -> bool:
+        if not self._store.reserve.give_up():
+            return False
+        log.warning("the disk of the store is full; its reserve is used")
+        return True
 
     def _lacks_room(self, error: Exception) -> bool:
         if is_full(error):
@@ -392,6 +409,15 @@ class Writer:
                     reference = codec.delta_reference(value)
                     if reference is not None:
                         ledger.let_go(reference)
+
+
+def _attempt(commit: Callable[[], None]) -> Exception | None:
+    """Why it failed."""
+    try:
+        commit()
+    except Exception as error:
+        return error
+    return None
 
 
 def _superseded(groups: list[TransactionGroup]) -> list[set[int]]:

@@ -6,15 +6,42 @@ import os
 import random
 from pathlib import Path
 
-from cowfs.errors import CompactMountedError
 from tests.cli.command import Cowfs
+from tests.cli.terminal import terminal
+
+MIB = 1 << 20
 
 
-def test_a_mounted_workspace_is_not_compacted(cowfs: Cowfs, mounted: Path) -> None:
-    ran = cowfs.run("compact", "--json")
-    assert ran.code == CompactMountedError.exit_code
-    assert ran.document["error"]["code"] == "COWFS_COMPACT_MOUNTED"
-    assert f"cowfs unmount {mounted} --no-apply" in ran.document["error"]["hint"]
+def test_while_it_is_mounted(cowfs: Cowfs, mounted: Path) -> None:
+    (mounted / "kept").write_bytes(random.Random(1).randbytes(MIB))
+    cowfs.ok("checkpoint", "--label", "first")
+    (mounted / "kept").write_bytes(b"short")
+    (mounted / "passing").write_bytes(random.Random(2).randbytes(6 * MIB))
+    gone = cowfs.ok("checkpoint")["checkpoint"]["id"]
+    (mounted / "passing").unlink()
+    cowfs.ok("checkpoint")
+    cowfs.ok("forget", gone)
+    cowfs.ok("gc", "--no-policy")
+    (mounted / "after").touch()
+    cowfs.ok("checkpoint")
+    ((_, store),) = cowfs.mounts()
+    data = Path(store) / "data.mdb"
+    before = data.stat().st_blocks * 512
+    done = cowfs.ok("compact")
+    assert done["mounted"] is True
+    assert done["complete"] is True
+    assert done["before"] == before
+    assert done["after"] == data.stat().st_blocks * 512
+    assert done["saved"] == before - done["after"] > 5 * MIB
+    assert cowfs.ok("status")["store_bytes"] == done["after"]
+    with terminal(cowfs, "compact") as (shown, _):
+        text = shown.rest()
+    assert "giving back 1/1" in text
+    assert "nothing to gain while it is mounted" in text
+    assert (mounted / "kept").read_bytes() == b"short"
+    cowfs.ok("restore", "first")
+    assert (mounted / "kept").read_bytes() == random.Random(1).randbytes(MIB)
+    assert cowfs.ok("verify")["problems"] == []
 
 
 def test_compacted_and_mounted_again(cowfs: Cowfs, mounted: Path) -> None:

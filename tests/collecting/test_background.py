@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import random
 import threading
 
 import pytest
 
 from cowfs.daemon.collector import Collector
+from cowfs.service import shrinking
 from cowfs.service.collecting import is_due
 from cowfs.service.selectors import all_checkpoints
+from cowfs.store import holes
 from tests.collecting.looking import forget
 from tests.support.volumes import Rig
 
@@ -110,3 +115,58 @@ def test_room_is_made_from_the_oldest_on(here: Here) -> None:
     state = here.collector.state()
     assert state is not None
     assert state["reason"] == "quota"
+
+
+# -- what is free goes back to the disk -----------------------------------------------------------
+
+MUCH = random.Random(1).randbytes(4 << 20)
+
+
+@pytest.fixture
+def roomy(here: Here, monkeypatch: pytest.MonkeyPatch) -> Here:
+    """With 4 MiB of free pages, which is much here."""
+    monkeypatch.setattr(shrinking, "_WORTH", 2 << 20)
+    monkeypatch.setattr(shrinking, "_SPARED", (1 << 20, 1 << 20))
+    here.rig.create(b"much", MUCH)
+    here.rig.volume.sync()
+    here.rig.unlink(b"much")
+    here.rig.volume.sync()
+    here.rig.create(b"after")
+    here.rig.volume.sync()
+    here.collector._due = float("inf")
+    return here
+
+
+def test_what_is_free_is_given_back(roomy: Here) -> None:
+    store = roomy.rig.volume.store
+    before = store.bytes_used()
+    roomy.busy.set()
+    roomy.collector._look(1000.0)
+    assert store.bytes_used() == before, "somebody works"
+    roomy.busy.clear()
+    roomy.collector._look(1000.0)
+    assert before - store.bytes_used() > 2 << 20
+    assert roomy.rig.volume.writer.room.inside >= 1 << 20, "some of it stays"
+
+
+def test_what_is_hardly_worth_it_stays(roomy: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrinking, "_WORTH", 4 << 20)
+    before = roomy.rig.volume.store.bytes_used()
+    roomy.collector._look(1000.0)
+    assert roomy.rig.volume.store.bytes_used() == before
+
+
+def test_where_there_are_no_holes_it_is_tried_once(
+    roomy: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def refuse(*arguments: int) -> int:
+        tried.append(arguments)
+        ctypes.set_errno(errno.EOPNOTSUPP)
+        return -1
+
+    monkeypatch.setattr(holes, "_fallocate", refuse)
+    for moment in (1000.0, 10_000.0, 100_000.0):
+        roomy.collector._look(moment)
+    assert len(tried) == 1

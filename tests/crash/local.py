@@ -10,6 +10,8 @@ from typing import Any
 
 from cowfs.daemon.process import finish_apply
 from cowfs.service.apply import apply
+from cowfs.service.collecting import Pace
+from cowfs.service.shrinking import shrink
 from cowfs.service.workspace import open_for_writing
 from cowfs.volume import attributes, namespace
 from tests.crash.knowledge import Found, checkpoint_ids, view_of_base
@@ -103,10 +105,12 @@ class Life(Rig):
         self._healthy()
 
     def tick(self, rng: random.Random) -> None:
-        """Now and then what a daemon's timer does."""
+        """Now and then what a daemon's timer does, and its collector."""
         if rng.random() < 0.3:
             self.volume.quiesce()
         self.volume.reap()
+        if rng.random() < 0.2:
+            shrink(self.engine, Pace(), lambda **_: None)
 
 
 def make_base(base: Path) -> None:

@@ -155,6 +155,8 @@ def make_calls(mount: Mounted, calls: list[Call], report: Report) -> None:
         try:
             with _gone_is_an_error():
                 _call(mount, call, ids)
+                if call[0] in _HISTORY:
+                    mount.call("compact")
         except _GoneError:
             return
         if call[0] in _HISTORY:
