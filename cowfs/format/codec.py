@@ -45,6 +45,10 @@ _MUCH = 32
 _WORSE = 3
 """A delta that is not so many times smaller than the block alone is not made: versions after it are
 deltas to the same reference, and grow. Standing alone, this one becomes their reference."""
+_SAMPLES = 4
+_SAMPLE = 24
+_NEAR = 8192
+"""Bytes around a changed range in which its samples are looked for."""
 _Buffer = bytes | bytearray | memoryview
 
 
@@ -134,6 +138,22 @@ def _patch(data: _Buffer, ranges: list[tuple[int, int]], reference_hash: bytes) 
     return header + places + packed
 
 
+def _resembles(data: _Buffer, ranges: list[tuple[int, int]], reference: bytes) -> bool:
+    """Whether some of what changed was near there before, so that a delta has less to tell than a
+    patch: a text into which a line was put, a page of a database with one row more. Looks at some
+    samples (4 us for each); those that are all zeros, or all of another byte, tell nothing."""
+    each = max(_SAMPLES // len(ranges), 1)
+    for start, end in ranges:
+        for turn in range(1, each + 1):
+            at = start + (end - start) * turn // (each + 1)
+            sample = bytes(data[at : at + _SAMPLE])
+            if sample.count(sample[:1]) == len(sample):
+                continue
+            if reference.find(sample, max(start - _NEAR, 0), end + _NEAR) >= 0:
+                return True
+    return False
+
+
 def encode(data: _Buffer, reference: bytes, reference_hash: bytes) -> bytes:
     """The stored value of a block whose previous version is `reference`: alone, as a patch or as a
     delta. The smallest is not looked for at any price: a delta takes ten times as long as a patch,
@@ -154,6 +174,8 @@ def encode(data: _Buffer, reference: bytes, reference_hash: bytes) -> bytes:
         plain = plain or encode_block(data)
         if plain[0] == RAW:
             return plain
+    elif _WORSE * changed <= size and not _resembles(data, ranges, reference):
+        return _patch(data, ranges, reference_hash)
     packed = encode_delta(data, reference, reference_hash)
     if len(packed) * _MUCH < size:
         return packed
@@ -161,19 +183,26 @@ def encode(data: _Buffer, reference: bytes, reference_hash: bytes) -> bytes:
     return packed if len(packed) * _WORSE < len(plain) else plain
 
 
-def delta_reference(value: bytes) -> bytes | None:
+def delta_reference(value: _Buffer) -> bytes | None:
     """Hash of the block that a stored value needs, None when it stands alone (or is damaged)."""
     if value[:1] not in _REFERRING or len(value) < _REFERRED_SIZE:
         return None
     return bytes(value[HEADER_SIZE:_REFERRED_SIZE])
 
 
-def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) -> bytes:
+def decode_block(value: _Buffer, digest: bytes, reference: _Buffer | None = None) -> bytes:
     """Raw bytes of a stored block, verified against `digest`.
 
     `reference`: raw bytes of the block named by `delta_reference`. Raises DamagedRecordError when
     the value does not decode, or decodes to bytes with another hash (contract 5).
     """
+    return bytes(open_block(value, digest, reference))
+
+
+def open_block(
+    value: _Buffer, digest: bytes, reference: _Buffer | None = None
+) -> bytes | memoryview:
+    """The same, and of a `memoryview` that holds the bytes as they are a part, not a copy."""
     name = f"block {digest.hex()[:12]}"
     if len(value) < HEADER_SIZE:
         raise DamagedRecordError(what=name, detail="the record is too short")
@@ -182,7 +211,7 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
         raise DamagedRecordError(what=name, detail=f"it says that it has {size} bytes")
     try:
         if codec == RAW:
-            data = bytes(value[HEADER_SIZE:])
+            data = value[HEADER_SIZE:]
         elif codec == ZSTD:
             data = _contexts.decompress(_frame(value[HEADER_SIZE:], size, name))
         elif codec == DELTA and reference is not None:
@@ -200,10 +229,10 @@ def decode_block(value: bytes, digest: bytes, reference: bytes | None = None) ->
         raise DamagedRecordError(what=name, detail=str(error)) from None
     if len(data) != size or block_hash(data) != digest:
         raise DamagedRecordError(what=name, detail="its bytes do not match its hash")
-    return data
+    return bytes(data) if isinstance(data, bytearray) else data
 
 
-def _patched(value: bytes, size: int, reference: bytes, name: str) -> bytes:
+def _patched(value: _Buffer, size: int, reference: _Buffer, name: str) -> bytearray:
     """The reference with the ranges of a patch in their places."""
     if len(value) <= _REFERRED_SIZE:
         raise DamagedRecordError(what=name, detail="the record is too short")
@@ -226,10 +255,10 @@ def _patched(value: bytes, size: int, reference: bytes, name: str) -> bytes:
         at += count
     if at != len(pieces) or at != length:
         raise DamagedRecordError(what=name, detail="its ranges have another length")
-    return bytes(data)
+    return data
 
 
-def _frame(frame: bytes, size: int, name: str) -> bytes:
+def _frame(frame: _Buffer, size: int, name: str) -> _Buffer:
     """A zstd frame that says it has `size` bytes. A damaged one may claim to have petabytes, for
     which the decompressor would ask memory first."""
     if zstandard.frame_content_size(frame) != size:

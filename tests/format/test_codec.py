@@ -92,6 +92,28 @@ def test_an_overwritten_part_of_what_does_not_compress_is_a_patch() -> None:
     assert len(value) < 2 * 4096 + 100
 
 
+def test_an_overwritten_part_of_what_compresses_is_a_patch_when_it_has_nothing_of_before() -> None:
+    """Looking for a delta to what is wholly new takes ten times as long, and finds none."""
+    half = [random.Random(n).randbytes(2048) + bytes(2048) for n in range(20)]
+    before = b"".join(half[:16])
+    data = b"".join(half[:3] + half[16:17] + half[4:9] + half[17:19] + half[11:16])
+    value = codec.encode(data, before, codec.block_hash(before))
+    assert value[0] == codec.PATCH
+    assert len(value) < 3 * 2048 + 200
+
+
+def test_a_row_put_into_a_page_of_a_database_is_a_delta() -> None:
+    """Rows grow from the end of a page down, places of rows from its beginning up (SQLite)."""
+    rows = [b"row %d of a table with some words" % number for number in range(90)]
+    page = [b"".join(rows[: 80 + n]) for n in range(2)]
+    first, second = (b"head%d" % len(p) + bytes(4090 - len(p)) + p for p in page)
+    rest = TEXT[8192:]
+    before, data = (p.ljust(8192, b"x") + rest for p in (first, second))
+    value = codec.encode(data, before, codec.block_hash(before))
+    assert value[0] == codec.DELTA
+    assert len(value) < 200
+
+
 def test_a_line_put_into_a_text_is_a_delta() -> None:
     data = TEXT[:3000] + b"one more line\n" + TEXT[3000:-14]
     value = codec.encode(data, TEXT, codec.block_hash(TEXT))
