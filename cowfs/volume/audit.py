@@ -33,6 +33,9 @@ _AT_ONCE = 512
 """Operations in one record."""
 _MOST_NAMES = 1 << 14
 """Names of things that are kept in memory because the store may not have them yet."""
+_LOOK_NS = 10_000_000
+"""How long what is known of processes counts at least: a program that calls fsync again and again
+closes a group each time, and two looks at /proc take longer than all else that the log does."""
 _COUNT, _SIZE, _WHAT = 8, 9, 10
 """Places in an operation."""
 _DIRECTORY = 4
@@ -70,6 +73,7 @@ class Audit:
         self._openers: dict[int, list[int]] = {}
         self._paths: dict[int, bytes] = {ROOT_INO: b""}
         self._names: dict[int, tuple[int, bytes]] = {}
+        self._next_look = 0
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -122,11 +126,10 @@ class Audit:
             entry = self._entry(process, inode, codes.WROTE)
         elif entry[0] == codes.ATTRIBUTES:
             entry[0] = codes.WROTE
-        count = entry[_COUNT] = entry[_COUNT] + 1
+        entry[_COUNT] += 1
         entry[_SIZE] += size
-        # It may be about to end. A fork that stays one is looked at seldom: that takes 100 us.
-        if process in self.processes.fresh and not count & (count - 1):
-            self.processes.refresh(process)
+        if process in self.processes.fresh:
+            self.processes.writes(process)
 
     def changed(self, pid: int, inode: Inode, what: int) -> None:
         """The size (`CUT`) or attributes were set; `what` has the bits of `Operation.what`."""
@@ -217,8 +220,12 @@ class Audit:
         """Put everything into the group that has the changes themselves."""
         if not self._batches:
             return
-        for process in self.processes.fresh & self._batches.keys():
-            self.processes.refresh(process)
+        now = time.monotonic_ns()
+        due = now >= self._next_look
+        if due:
+            self._next_look = now + _LOOK_NS
+            for process in self.processes.fresh & self._batches.keys():
+                self.processes.refresh(process)
         for process, batch in self._batches.items():
             self.processes.put(process, group)
             places, entries = list(batch.places), batch.entries
@@ -230,7 +237,8 @@ class Audit:
                 row = encode_audit(group.epoch, batch.time, process, named, some)
                 group.put("audit", keys.pack_id(self._number()), row)
         self._batches = {}
-        self.processes.next_round(self._writing)
+        if due:
+            self.processes.next_round(self._writing)
 
     def writers(self) -> dict[int, set[int]]:
         """Inodes that are open for writing, to the pids of those who opened them, as far as

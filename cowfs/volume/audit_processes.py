@@ -1,7 +1,8 @@
 """Who makes the requests: processes by number, with their command lines and parents.
 
 A pid may be used again, and a process may become another program by execve(2), so what is known of
-a pid is compared with /proc once in a transaction group: its start time and its name. A process
+a pid is compared with /proc once in a round, which is a transaction group or, when groups are very
+short, several: its start time and its name. A process
 that was just forked still has the command line of its parent; it is looked at again at the 1st,
 2nd, 4th, 8th ... request, and takes the new command line in place (docs/design/audit-log.md).
 
@@ -109,7 +110,8 @@ class _Process:
 
     start, name: of the thread, as last seen. round: the group in which that was. fresh: it still
     has the command line of its parent. looks, next_look: how often it was asked for while it was
-    fresh, and when to look again. record: what the store gets; written: and has.
+    fresh, and when to look again. writes: requests by which the kernel wrote for it while it was
+    fresh. record: what the store gets; written: and has.
     """
 
     __slots__ = (
@@ -122,6 +124,7 @@ class _Process:
         "record",
         "round",
         "start",
+        "writes",
         "written",
     )
 
@@ -135,6 +138,7 @@ class _Process:
         self.fresh = False
         self.looks = 0
         self.next_look = 1
+        self.writes = 0
         self.written = False
 
 
@@ -182,8 +186,19 @@ class Processes:
         process = self._by_number.get(number)
         return process is not None and process.record.outside
 
+    def writes(self, number: int) -> None:
+        """The kernel writes for one that is fresh: see what it became since it opened the file, at
+        the 1st, 2nd, 4th, 8th ... time. It may be about to end."""
+        process = self._by_number.get(number)
+        if process is None:
+            self.fresh.discard(number)
+            return
+        process.writes += 1
+        if not process.writes & (process.writes - 1):
+            self.refresh(number)
+
     def refresh(self, number: int) -> None:
-        """The kernel writes for it: a last chance to see what it became since it opened a file."""
+        """See what one that is fresh has become."""
         process = self._by_number.get(number)
         if process is None:
             self.fresh.discard(number)
@@ -348,8 +363,8 @@ class Processes:
             process.written = False
 
     def next_round(self, writing: Callable[[], Iterable[int]]) -> None:
-        """A group was closed: look at each process again when it is met, and forget some if there
-        are many; not those that `writing` names, for which the kernel may write yet."""
+        """From now on look at each process again when it is met, and forget some if there are many;
+        not those that `writing` names, for which the kernel may write yet."""
         self._round += 1
         if len(self._by_number) + len(self._by_pid) > 2 * _MOST:
             self._forget(writing())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cowfs.format.audit import UNKNOWN, ProcessRecord
-from cowfs.volume import audit_processes
+from cowfs.volume import audit, audit_processes
 from cowfs.volume.audit_processes import Processes, Seen, look_at, parse_stat
 from tests.audit.acting import Actor, processes, sleeper
 from tests.support.volumes import Rig
@@ -144,6 +144,25 @@ def test_a_fork_that_writes_much_is_looked_at_seldom(volume: Rig, machine: Machi
     for number in range(1000):
         actor.write(b"data", b"page", number)
     assert machine.looks < 40
+
+
+def test_groups_in_quick_succession_are_one_round(
+    volume: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who calls fsync after each write closes a group each time."""
+    monkeypatch.setattr(audit, "_LOOK_NS", 1 << 60)
+    machine.run(40, "db")
+    machine.run(50, "db", parent=40)
+    actor = Actor(volume, 50)
+    actor.create(b"data")
+    actor.open(b"data")
+    volume.volume.sync()
+    before = machine.looks
+    for number in range(100):
+        actor.write(b"data", b"page", number)
+        actor.create(b"journal%d" % number)
+        volume.volume.sync()
+    assert machine.looks - before < 20
 
 
 def test_one_that_ended_is_remembered(machine: Machine, known: Processes) -> None:
