@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 RESERVE_BYTES = 4 << 20
@@ -49,14 +49,13 @@ class Room:
     outside: int
     reserved: int
     quota: int = 0
+    left: int = field(init=False)
 
-    @property
-    def left(self) -> int:
-        """What may still be written; 0 when the store is full."""
+    def __post_init__(self) -> None:
         left = self.inside + self.outside - self.reserved - SLACK_BYTES
         if self.quota:
             left = min(left, self.quota - self.used)
-        return max(left, 0)
+        object.__setattr__(self, "left", max(left, 0))
 
     @property
     def limited_by_quota(self) -> bool:

@@ -26,37 +26,43 @@ MAX_SIZE = (1 << 63) - 1
 
 def read(view: View, inode: Inode, offset: int, size: int) -> bytes:
     """Bytes [offset, offset + size), cut at the end of the file. Raises PosixError(EIO)."""
+    pieces = read_pieces(view, inode, offset, size)
+    return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+
+def read_pieces(view: View, inode: Inode, offset: int, size: int) -> list[bytes | memoryview]:
+    """The same in pieces that belong one behind the other. Some may be parts of LMDB's map, so
+    they are valid until the volume is used again."""
     if inode.damaged:
         raise PosixError(errno.EIO)
     end = min(offset + size, inode.size)
-    if offset >= end:
-        return b""
-    number, start = divmod(offset, BLOCK_SIZE)
-    if end <= (number + 1) * BLOCK_SIZE:
-        return _piece(view, inode, number, start, end - number * BLOCK_SIZE)
     pieces = []
     while offset < end:
         number, start = divmod(offset, BLOCK_SIZE)
         stop = min(BLOCK_SIZE, end - number * BLOCK_SIZE)
         pieces.append(_piece(view, inode, number, start, stop))
         offset = number * BLOCK_SIZE + stop
-    return b"".join(pieces)
+    return pieces
 
 
-def _piece(view: View, inode: Inode, number: int, start: int, stop: int) -> bytes:
+def _piece(view: View, inode: Inode, number: int, start: int, stop: int) -> bytes | memoryview:
     """Bytes [start, stop) of one block, filled with zeros."""
-    block = _block(view, inode, number)
+    # Who reads all of it has it in the kernel's page cache then; else the rest will be asked for.
+    whole = start == 0 and (stop == BLOCK_SIZE or number * BLOCK_SIZE + stop == inode.size)
+    block = _block(view, inode, number, once=whole)
     if block is None:
         return bytes(stop - start)
-    if start == 0 and len(block) == stop and type(block) is bytes:
+    if start == 0 and len(block) == stop and not isinstance(block, bytearray):
         return block
     piece = bytes(block[start:stop])
     missing = stop - start - len(piece)
     return piece + bytes(missing) if missing else piece
 
 
-def _block(view: View, inode: Inode, number: int) -> Buffer | None:
-    """A block as it is now, None for zeros. Not to be modified."""
+def _block(
+    view: View, inode: Inode, number: int, *, once: bool = False
+) -> Buffer | memoryview | None:
+    """A block as it is now, None for zeros. Not to be modified. once: as `read_block_once`."""
     if number in inode.blocks:
         return inode.blocks[number]
     if number in inode.inflight:
@@ -66,7 +72,9 @@ def _block(view: View, inode: Inode, number: int) -> Buffer | None:
         return _base_block(view, inode.content, inode.base_size, number)
     if not digest:
         return None
-    data = view.volume.read_block(digest, inode.ino)
+    volume = view.volume
+    read_block = volume.read_block_once if once else volume.read_block
+    data = read_block(digest, inode.ino)
     return data if limit >= len(data) else data[:limit]
 
 
@@ -118,8 +126,9 @@ def open_file(view: View, inode: Inode) -> bool:
     return view.volume.external.look_at_file(view, inode)
 
 
-def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
-    """Write all of `data`; returns its length. The file grows, its times are not touched.
+def write(view: View, inode: Inode, offset: int, data: bytes | memoryview) -> int:
+    """Write all of `data`; returns its length. The file grows, its times are not touched. What is
+    kept of a memoryview is copied.
 
     With the writeback cache the kernel owns size and times and sends them in `setattr`.
     Raises PosixError (EFBIG, EIO).
@@ -147,7 +156,9 @@ def write(view: View, inode: Inode, offset: int, data: bytes) -> int:
     return size
 
 
-def _write_block(view: View, inode: Inode, number: int, start: int, data: bytes) -> None:
+def _write_block(
+    view: View, inode: Inode, number: int, start: int, data: bytes | memoryview
+) -> None:
     blocks = inode.own_blocks()
     stop = start + len(data)
     old = blocks.get(number)
@@ -161,9 +172,9 @@ def _write_block(view: View, inode: Inode, number: int, start: int, data: bytes)
     if start == 0 and (stop == BLOCK_SIZE or number * BLOCK_SIZE + stop >= inode.size):
         # The whole block: nothing of the old one remains.
         view.dirty_bytes += stop - (len(old) if old is not None else 0)
-        blocks[number] = data
+        blocks[number] = bytes(data)
         return
-    before = _block(view, inode, number)
+    before = _block(view, inode, number, once=True)
     limit = min(BLOCK_SIZE, inode.size - number * BLOCK_SIZE)
     buffer = bytearray(before[:limit]) if before is not None and limit > 0 else bytearray()
     if start > len(buffer):

@@ -14,9 +14,10 @@ from collections import OrderedDict, deque
 from pathlib import Path
 
 from cowfs.errors import DamagedRecordError, StoreDamagedError
-from cowfs.format import keys, records
+from cowfs.format import codec, keys, records
 from cowfs.store.env import Store, create_store, open_store
 from cowfs.store.lineage import Lineage
+from cowfs.store.mapped import MappedBlocks
 from cowfs.store.rewriting import Progress, silent
 from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.steps import reached
@@ -56,6 +57,7 @@ class Volume:
         self.base = base
         self.writer = Writer(store)
         self.reader = Reader(store)
+        self._mapped = MappedBlocks(store)
         self.problems: deque[dict[str, str]] = deque(maxlen=_KEPT_PROBLEMS)
         self.orphans: set[int] = set()
         self.importer = Importer(self)
@@ -70,6 +72,7 @@ class Volume:
         self._waiting: deque[
             tuple[TransactionGroup, list[Inode], dict[Inode, dict[int, Buffer | None]]]
         ] = deque()
+        self._in_flight = 0
         self._extra = TransactionGroup(0, Lineage(((0, 0),)))
         self._extra_pinned: list[Inode] = []
         self.branch = self.reader.branch(MAIN)
@@ -156,9 +159,7 @@ class Volume:
     def met_damaged_page(self, error: Exception) -> None:
         """LMDB ends a transaction that meets a damaged page: go on with another one."""
         self.problem("damaged", b"", f"a page of the store: {error}")
-        self.reader.close()
-        self.reader = Reader(self.store)
-        self.main.refresh()
+        self._renew()
 
     def read_block(self, digest: bytes, ino: int) -> bytes:
         """A stored block, verified; of the file `ino`, for the report of a damaged one. Raises
@@ -167,15 +168,26 @@ class Volume:
         if data is not None:
             self._blocks.move_to_end(digest)
             return data
-        try:
-            data = read_block(self.reader, digest)
-        except DamagedRecordError as error:
-            self.damaged(ino, str(error))
-            raise PosixError(errno.EIO) from None
-        self._blocks[digest] = data
+        data = self._blocks[digest] = bytes(self.read_block_once(digest, ino))
         if len(self._blocks) > _CACHED_BLOCKS:
             self._blocks.popitem(last=False)
         return data
+
+    def read_block_once(self, digest: bytes, ino: int) -> bytes | memoryview:
+        """The same for who does not want it again: not kept and, when it is stored as it is, not
+        copied: valid until the store is looked at anew (`reap`)."""
+        data = self._blocks.get(digest)
+        if data is not None:
+            return data
+        try:
+            value = self._mapped.get(digest)
+            if value is None or codec.delta_reference(value) is not None:
+                return read_block(self.reader, digest)
+            self._mapped.ahead(ino, value)
+            return codec.open_block(value, digest)
+        except DamagedRecordError as error:
+            self.damaged(ino, str(error))
+            raise PosixError(errno.EIO) from None
 
     # -- transaction groups -------------------------------------------------------------------
 
@@ -211,7 +223,7 @@ class Volume:
     @property
     def uncommitted_bytes(self) -> int:
         """Block bytes that are changed or in flight: what a crash would lose, what memory holds."""
-        return self.main.dirty_bytes + sum(group.size for group, _, _ in self._waiting)
+        return self.main.dirty_bytes + self._in_flight
 
     def quiesce(self) -> TransactionGroup | None:
         """Freeze what changed into a group and submit it; None when nothing waits at all.
@@ -230,6 +242,7 @@ class Volume:
         self.audit.freeze(group)
         self._put_counters(group)
         self._waiting.append((group, pinned, frozen))
+        self._in_flight += group.size
         reached("group.frozen")
         self.writer.submit(group)
         return group
@@ -249,6 +262,7 @@ class Volume:
         self._counters = 0, 0
         self.audit.processes.withdrawn()
         self._waiting = deque(item for item in self._waiting if item[0] is not group)
+        self._in_flight -= group.size
         self.branch = self.reader.branch(MAIN)
         self.open_epoch = self.reader.epoch(self.branch.head)
         return True
@@ -264,15 +278,14 @@ class Volume:
             done.append(waiting.popleft())
         if not done:
             return
-        self.reader.close()
-        self.reader = Reader(self.store)
-        self.main.refresh()
+        self._renew()
         if not waiting and not self.main.removed:
             self.main.gone.clear()
         if not waiting and self._extra.empty:
             self.importer.committed()
         inodes = self.main.inodes
-        for _, pinned, frozen in done:
+        for group, pinned, frozen in done:
+            self._in_flight -= group.size
             for inode, blocks in frozen.items():
                 inflight = inode.inflight
                 if inflight is blocks:
@@ -291,9 +304,17 @@ class Volume:
     def look_again(self) -> None:
         """Look at the newest commit, whoever made it: old ones keep pages from being used again."""
         self.reap()
-        self.reader.close()
+        self._renew()
+
+    def _renew(self) -> None:
+        """Read from the newest commit from now on."""
+        self._close_reader()
         self.reader = Reader(self.store)
         self.main.refresh()
+
+    def _close_reader(self) -> None:
+        self.reader.close()
+        self._mapped.release()
 
     def held_contents(self) -> set[int]:
         """Contents of files without a name that something still holds."""
@@ -321,7 +342,7 @@ class Volume:
     def has_room(self, size: int) -> bool:
         """Whether `size` bytes of file data fit into the store, beside what is not committed yet:
         compression and deltas cannot be counted on, and pages and records need more."""
-        data = self.uncommitted_bytes + size
+        data = self.main.dirty_bytes + self._in_flight + size
         return self.writer.has_room(data + (data >> 3) + len(self.main.changed) * _RECORD_BYTES)
 
     def close(self) -> None:
@@ -335,7 +356,7 @@ class Volume:
                 self.writer.close()
                 reached("close.committed")
             finally:
-                self.reader.close()
+                self._close_reader()
                 if self.base is not None:
                     self.base.forget()
                 self.store.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cowfs.format import codec
 from cowfs.format.records import Counts
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, data, sealing
@@ -85,6 +86,8 @@ def check(rig: Rig, path: bytes, expected: bytes) -> None:
         for offset in (0, 1, B - 3, B, 2 * B - 1, len(expected) - 1, len(expected), 4 * B):
             if offset >= 0:
                 assert data.read(rig.view, inode, offset, 7) == expected[offset : offset + 7]
+            pieces = data.read_pieces(rig.view, inode, max(offset, 0), 2 * B)
+            assert b"".join(pieces) == expected[max(offset, 0) :][: 2 * B]
         rig.volume.sync()
         rig.evict()
 
@@ -306,6 +309,33 @@ def test_damage_is_an_error_of_that_file_only(volume: Rig) -> None:
     assert errno_of(data.write, volume.view, volume.at(b"bad"), 5, b"x") == errno.EIO
     volume.save(b"bad", b"rescued")
     assert volume.read(b"bad") == b"rescued"
+
+
+@pytest.mark.parametrize("offset", [0, 100, B - 10])
+def test_the_buffer_of_a_write_may_be_used_again(volume: Rig, offset: int) -> None:
+    inode = volume.create(b"f", pattern(3 * B, 1))
+    buffer = bytearray(pattern(2 * B, 2))
+    assert data.write(volume.view, inode, offset, memoryview(buffer)) == 2 * B
+    buffer[:] = bytes(2 * B)
+    expected = bytearray(pattern(3 * B, 1))
+    expected[offset : offset + 2 * B] = pattern(2 * B, 2)
+    check(volume, b"f", bytes(expected))
+
+
+def test_a_block_that_the_newest_commit_has_no_more(volume: Rig) -> None:
+    """Until the volume looks at the newest commit, it shows what it saw before."""
+    volume.create(b"f", pattern(B))
+    volume.checkpoint()
+    volume.evict()
+    inode = volume.at(b"f")
+    digest, _ = volume.view.snapshot.block_source(inode.content, 0, 0)
+    assert digest
+    store = volume.volume.store
+    with store.begin(write=True) as txn:
+        assert txn.delete(digest, db=store.tables["block"])
+    assert data.read(volume.view, inode, 0, B) == pattern(B)
+    with store.begin(write=True) as txn:
+        txn.put(digest, codec.encode_block(pattern(B)), db=store.tables["block"])
 
 
 def test_a_base_file_that_cannot_be_read_any_more(volume: Rig, base: Path) -> None:
