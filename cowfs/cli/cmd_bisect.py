@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,7 +17,7 @@ import click
 
 from cowfs.cli import changes as texts
 from cowfs.cli import context as opening
-from cowfs.cli import output
+from cowfs.cli import output, running
 from cowfs.cli.command import Checkpoint, command
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
@@ -32,8 +32,9 @@ from cowfs.errors import (
     UsageError,
 )
 from cowfs.service.diff import diff as compare
+from cowfs.service.exporting.renewal import remove
 from cowfs.service.finding.bisecting import Bisection, Outcome, Verdict
-from cowfs.service.finding.candidates import candidate, line_of, remove
+from cowfs.service.finding.candidates import Candidates, line_of
 from cowfs.service.textdiff import stat_of
 from cowfs.service.timeline import Row, Timeline
 from cowfs.service.workspace import ReadOnly
@@ -60,9 +61,10 @@ _ENDS = 128
     default="@",
     help="Where it fails; the present state if it is not given.",
 )
+@click.option("--fresh", is_flag=True, help="Write each checkpoint as a whole.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def bisect(
-    context: Context, action: str, good: str | None, bad: str, words: tuple[str, ...]
+    context: Context, action: str, good: str | None, bad: str, fresh: bool, words: tuple[str, ...]
 ) -> None:
     """Find the checkpoint that broke something, by running a command on checkpoints.
 
@@ -71,7 +73,9 @@ def bisect(
     for, going back in steps that double.
 
     Each checkpoint is written to a temporary directory, where the command runs in the same
-    directory below the top as you are in. The workspace is only read.
+    directory below the top as you are in. The workspace is only read. All that a run changed there
+    is undone before the next one, in which only what the checkpoints differ in is written; if
+    something that the command started still runs, or with --fresh, everything is.
     """
     place = context.locate()
     runner = _Runner(context, place, list(words))
@@ -80,8 +84,9 @@ def bisect(
         line = line_of(workspace, end)
         at = _index(workspace, line, good, end.name) if good is not None else None
         names = _names(workspace)
-    with _temporary(place) as top, _signals_interrupt():
-        runner.top = top
+    with _temporary(place) as top, _signals_interrupt(), running.adopting() as left:
+        runner.candidates = Candidates(top, fresh=fresh)
+        runner.left = left
         runner.names = names
         search = Bisection(line, _short, runner.test, runner.say_step)
         outcome = search.run(at)
@@ -107,14 +112,16 @@ def _short(state: str) -> str:
 
 
 class _Runner:
-    """Runs the command on one state after the other. tested: what came of it."""
+    """Runs the command on one state after the other. candidates: where they are. left: whether
+    something that the command started still runs. tested: what came of it."""
 
     def __init__(self, context: Context, place: Place, words: list[str]) -> None:
         self._context = context
         self._place = place
         self._words = words
         self._inside = context.inside(place, "")
-        self.top = Path()
+        self.candidates = Candidates(Path())
+        self.left: Callable[[], bool] = lambda: True
         self.names: dict[str, str] = {}
         self.tested: list[dict[str, Any]] = []
 
@@ -135,15 +142,14 @@ class _Runner:
         return verdict
 
     def _verdict(self, state: str) -> tuple[Verdict, int | None, str]:
-        directory = self.top / (state if state != "@" else "now")
         try:
-            with self._written(state, directory) as lost:
-                if lost:
-                    return self._untested(state, f"{lost[0]} cannot be read in it")
-                where = directory / os.fsdecode(self._inside)
-                if os.path.realpath(where) != os.fspath(where) or not where.is_dir():
-                    return self._untested(state, f"it has no directory {self._inside}")
-                code = self._run(where)
+            directory, lost = self._written(state)
+            if lost:
+                return self._untested(state, f"{lost[0]} cannot be read in it")
+            where = directory / os.fsdecode(self._inside)
+            if os.path.realpath(where) != os.fspath(where) or not where.is_dir():
+                return self._untested(state, f"it has no directory {self._inside}")
+            code = self._run(where)
         except UnknownCheckpointError:
             return self._untested(state, "it was removed meanwhile")
         except OSError as error:
@@ -163,24 +169,32 @@ class _Runner:
             raise BisectStoppedError(checkpoint=_short(state), detail=detail)
         return Verdict.SKIP, None, detail
 
-    @contextlib.contextmanager
-    def _written(self, state: str, directory: Path) -> Iterator[list[str]]:
-        """The state in a directory; the store is not held open while the command runs."""
-        with contextlib.ExitStack() as stack:
-            with opening.reading(self._place) as workspace, ProgressLine() as line:
-                line.show(f"writing {_short(state)}", at_once=True)
-                point = workspace.point(state)
-                lost = stack.enter_context(candidate(workspace, point, directory))
-            yield lost
+    def _written(self, state: str) -> tuple[Path, list[str]]:
+        """As of `Candidates.write`; the store is not held open while the command runs."""
+        with opening.reading(self._place) as workspace, ProgressLine() as line:
+            line.show(f"writing {_short(state)}", at_once=True)
+            return self.candidates.write(workspace, workspace.point(state))
 
     def _run(self, where: Path) -> int:
         """Run the command; its exit code, negative if a signal ended it. Raises OSError."""
         sys.stdout.flush()
         stdout = sys.stderr.fileno() if self._context.json else None
         environment = os.environ | {"PWD": os.fspath(where)}
-        return subprocess.run(
-            self._words, cwd=where, env=environment, stdout=stdout, check=False
-        ).returncode
+        process = None
+        try:
+            with _held_back() as release:  # else one may come when the command runs, unknown to us
+                process = subprocess.Popen(
+                    self._words, cwd=where, env=environment, stdout=stdout, preexec_fn=release
+                )
+            code = process.wait()
+        except BaseException:
+            if process is not None:
+                process.kill()
+                process.wait()
+            raise
+        if self.left():
+            self.candidates.leave()
+        return code
 
     def _say(self, line: str) -> None:
         if not self._context.json:
@@ -209,6 +223,23 @@ def _temporary(place: Place) -> Iterator[Path]:
             output.note(f"{directory} is left: {error.strerror}")
 
 
+_INTERRUPTS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+@contextlib.contextmanager
+def _held_back() -> Iterator[Callable[[], None]]:
+    """Signals that interrupt come after the block; gives what a new process calls to get them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+
+    def release() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        yield release
+    finally:
+        release()
+
+
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
     """What ends the command is an interruption, after which everything is cleaned up."""
@@ -216,7 +247,7 @@ def _signals_interrupt() -> Iterator[None]:
     def interrupt(_number: int, _frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = _INTERRUPTS - {signal.SIGINT}  # that one does by itself
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield

@@ -42,12 +42,14 @@ def export_tree(
     dest: Path | BinaryIO,
     *,
     tar: bool = False,
+    durable: bool = True,
     progress: Progress = silent,
 ) -> Exported:
     """Write a whole state out; what cannot be written as it is, is in the answer's `problems`.
 
     dest: a directory that does not exist yet or is empty; with `tar` the archive's path, which
-    must not exist, or a binary stream to write it to (`tar` is understood then).
+    must not exist, or a binary stream to write it to (`tar` is understood then). durable: a
+    directory survives a crash of the machine when this returns.
     Raises DestinationExistsError, NotADirectoryPathError (the directory it shall be in does not
     exist), PermissionDeniedError, ExportFailedError (nothing is left behind then), and for a stream
     OSError.
@@ -57,4 +59,4 @@ def export_tree(
         return archive.write_archive(tree, dest, progress)
     if tar:
         return archive.write_archive_file(tree, dest, progress)
-    return directory.write_directory(tree, dest, progress)
+    return directory.write_directory(tree, dest, progress, durable=durable)

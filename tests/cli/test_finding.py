@@ -322,6 +322,34 @@ def test_the_command_of_a_bisect(cowfs: Cowfs, mounted: Path, steps: list[str]) 
     assert temporary(cowfs) == []
 
 
+def test_the_directory_of_the_one_before(cowfs: Cowfs, mounted: Path, steps: list[str]) -> None:
+    """The next candidate is made of it, unless something still works there or nobody wants that."""
+    cowfs.env["SEEN"] = str(cowfs.top / "seen")
+    cowfs.env["LEFT"] = str(cowfs.top / "left")
+    ends = "; test $(cat number) -lt 3"
+    start = "(setsid sleep 100 </dev/null >/dev/null 2>&1 & echo $! >> $LEFT); "
+
+    def directories(*options: str, script: str = "") -> tuple[int, int]:
+        """How many different ones there were, and in how many runs."""
+        (cowfs.top / "seen").write_text("")
+        script += 'stat -c %i . >> "$SEEN"; test ! -e object || exit 131; touch object'
+        words = ["bisect", "run", "--good", steps[0], *options, "--", "sh", "-c", script + ends]
+        assert cowfs.ok(*words)["culprit"]["id"] == steps[3]
+        seen = (cowfs.top / "seen").read_text().split()
+        return len(set(seen)), len(seen)
+
+    try:
+        number, runs = directories()
+        assert (number, runs > 3) == (1, True)
+        number, again = directories(script=start)
+        assert number == again == runs
+    finally:
+        for pid in (cowfs.top / "left").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+    assert temporary(cowfs) == []
+    assert directories("--fresh")[1] == runs
+
+
 def test_an_interrupted_bisect_leaves_nothing(
     cowfs: Cowfs, mounted: Path, steps: list[str]
 ) -> None:

@@ -45,7 +45,7 @@ and nobody misses them."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def write_directory(tree: Tree, dest: Path, progress: Progress) -> Exported:
+def write_directory(tree: Tree, dest: Path, progress: Progress, *, durable: bool) -> Exported:
     """Write a state to `dest`. Errors as of `export_tree`."""
     place = Path(os.path.realpath(dest))
     existing = _check_free(dest, place)
@@ -60,7 +60,7 @@ def write_directory(tree: Tree, dest: Path, progress: Progress) -> Exported:
                 os.mkdir(name, 0o700, dir_fd=above)
             except PermissionError:
                 raise PermissionDeniedError(detail=f"{parent} cannot be written") from None
-            return _write(tree, above, name, place, within, progress)
+            return _write(tree, above, name, place, within, progress, durable)
         except BaseException:
             # An interruption can come as soon as the directory is there.
             shutil.rmtree(name, ignore_errors=True, dir_fd=above)
@@ -123,14 +123,20 @@ def _stays(place: Path) -> bool:
 
 
 def _write(
-    tree: Tree, above: int, name: bytes, place: Path, within: bool, progress: Progress
+    tree: Tree,
+    above: int,
+    name: bytes,
+    place: Path,
+    within: bool,
+    progress: Progress,
+    durable: bool,
 ) -> Exported:
     fd = os.open(name, _DIRECTORY, dir_fd=above)
     try:
         st = os.fstat(fd)
         if st.st_uid != os.geteuid() or st.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise OSError(errno.ESTALE, "somebody replaced it", name)
-        writer = _Writer(tree, fd, progress)
+        writer = Writer(tree, fd, progress)
         writer.run()
         top = tree.root()
         if within:
@@ -139,18 +145,21 @@ def _write(
             os.rmdir(name, dir_fd=above)
             writer.lock(above)
             writer.set_attributes(above, top)
-            _sync(above)
+            if durable:
+                _sync(above)
             return writer.finish()
         writer.lock(fd)
         writer.set_attributes(fd, top)
-        _sync(fd)
+        if durable:
+            _sync(fd)
         try:
             os.rename(name, os.fsencode(place.name), src_dir_fd=above, dst_dir_fd=above)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise DestinationExistsError(path=str(place)) from None
             raise
-        os.fsync(above)
+        if durable:
+            os.fsync(above)
         return writer.finish()
     finally:
         os.close(fd)
@@ -171,15 +180,15 @@ class _Level(NamedTuple):
     identity: tuple[int, int]
 
 
-class _Writer:
-    """Fills one directory with a state."""
+class Writer:
+    """Fills one directory with a state. report: what was written so far."""
 
     def __init__(self, tree: Tree, top: int, progress: Progress) -> None:
         self._tree = tree
         self._top = top
         self._uid = os.geteuid()
-        self._report = Exported()
-        self._meter = Meter(self._report, progress)
+        self.report = Exported()
+        self._meter = Meter(self.report, progress)
         self._links: dict[Hashable, bytes] = {}
         self._late: list[Node] = []
         st = os.fstat(top)
@@ -187,12 +196,12 @@ class _Writer:
 
     def finish(self) -> Exported:
         self._meter.finish()
-        return self._report
+        return self.report
 
     def run(self) -> None:
         """Write everything but the attributes of the top itself and what `lock` does."""
         root = self._tree.root()
-        self._report.directories += 1
+        self.report.directories += 1
         fd = os.dup(self._top)
         levels = [_Level(root, self._entries(root), self._self)]
         try:
@@ -207,7 +216,7 @@ class _Writer:
                         identity = (st.st_dev, st.st_ino)
                         levels.append(_Level(node, self._entries(node), identity))
                     else:
-                        self._write(fd, node)
+                        self.write(fd, node)
                         self._meter.tick()
                     continue
                 done = levels.pop()
@@ -244,14 +253,14 @@ class _Writer:
                 yield node
 
     def _failed(self, path: bytes, error: CowfsError) -> None:
-        self._report.problem(path, "content", error)
+        self.report.problem(path, "content", error)
 
     # -- directories ----------------------------------------------------------------------------
 
     def _enter(self, fd: int, node: Node) -> int:
         name = node.name
         os.mkdir(name, 0o700, dir_fd=fd)
-        self._report.directories += 1
+        self.report.directories += 1
         return os.open(name, _DIRECTORY, dir_fd=fd)
 
     def _leave(self, fd: int, node: Node) -> None:
@@ -274,7 +283,8 @@ class _Writer:
 
     # -- everything else ------------------------------------------------------------------------
 
-    def _write(self, fd: int, node: Node) -> None:
+    def write(self, fd: int, node: Node) -> None:
+        """Make anything but a directory under its name in the directory `fd`, which has none."""
         shared = node.nlink > 1
         if shared and self._link(fd, node):
             return
@@ -282,7 +292,7 @@ class _Writer:
             made = self._file(fd, node)
         elif node.is_symlink:
             os.symlink(node.target, node.name, dir_fd=fd)
-            self._report.symlinks += 1
+            self.report.symlinks += 1
             self._attributes_by_name(fd, node)
             made = True
         else:
@@ -302,11 +312,11 @@ class _Writer:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EMLINK, errno.ENOTSUP):
                 raise
-            self._report.problem(node.path, "link", f"it became a file of its own: {error}")
+            self.report.problem(node.path, "link", f"it became a file of its own: {error}")
             return False
         finally:
             os.close(source)
-        self._report.links += 1
+        self.report.links += 1
         return True
 
     def _file(self, fd: int, node: Node) -> bool:
@@ -317,15 +327,15 @@ class _Writer:
                     _write_all(file, data, offset)
                     self._meter.tick()
             except _UNREADABLE as error:
-                self._report.problem(node.path, "content", error)
+                self.report.problem(node.path, "content", error)
                 os.unlink(node.name, dir_fd=fd)
                 return False
             os.ftruncate(file, node.size)
             self.set_attributes(file, node)
         finally:
             os.close(file)
-        self._report.files += 1
-        self._report.bytes_written += node.size
+        self.report.files += 1
+        self.report.bytes_written += node.size
         return True
 
     def _special(self, fd: int, node: Node) -> bool:
@@ -334,11 +344,11 @@ class _Writer:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
                 raise
-            self._report.problem(
+            self.report.problem(
                 node.path, "special", f"a {node.kind} cannot be made: {error.strerror}"
             )
             return False
-        self._report.specials += 1
+        self.report.specials += 1
         self._attributes_by_name(fd, node)
         return True
 
@@ -385,7 +395,7 @@ class _Writer:
                     chown(-1, gid)
                 except OSError:
                     pass
-            self._report.problem(
+            self.report.problem(
                 node.path, "owner", f"{node.uid}:{node.gid} cannot be set: {error.strerror}"
             )
 
@@ -394,7 +404,7 @@ class _Writer:
         if (st.st_uid, st.st_gid) == (node.uid, node.gid):
             return node.permissions
         if node.permissions & _SET_ID and not node.is_dir:
-            self._report.problem(node.path, "mode", "set-id bits were left out with the owner")
+            self.report.problem(node.path, "mode", "set-id bits were left out with the owner")
             return node.permissions & ~_SET_ID
         return node.permissions
 
@@ -411,7 +421,7 @@ class _Writer:
             call()
         except (OSError, OverflowError, ValueError) as error:
             detail = error.strerror if isinstance(error, OSError) else str(error)
-            self._report.problem(node.path, what, f"{prefix}{detail}")
+            self.report.problem(node.path, what, f"{prefix}{detail}")
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
