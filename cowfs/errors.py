@@ -348,6 +348,18 @@ class ContentLostError(CowfsError):
     hint = "The file was changed outside cowfs before its content was saved. Others are fine."
 
 
+class ThinnedError(ContentLostError):
+    """Content that was given up on purpose. Who can do without what is lost can do without it."""
+
+    code = "COWFS_THINNED"
+    exit_code = 55
+    message = "the content of {path} is not kept in {where} any more: it was volatile, and thinned"
+    hint = (
+        "Nothing was changed, and all else of it is there: leave volatile paths out (`restore` "
+        "does, without --volatile; or --exclude PATTERN). `cowfs log {path}` lists newer ones."
+    )
+
+
 class VerifyFailedError(CowfsError):
     code = "COWFS_VERIFY_FAILED"
     exit_code = 47

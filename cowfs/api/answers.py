@@ -61,6 +61,7 @@ def checkpoint(
         git_branch=row["git"]["branch"],
         pinned=row["pinned"],
         note=row["note"],
+        thinned=tuple(row.get("thinned", ())),
         parent=parent,
         made=made,
     )

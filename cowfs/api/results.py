@@ -41,6 +41,7 @@ class Checkpoint:
     session: id of the agent's session that it was made in, "". target: of a rescue checkpoint, the
     id of the one whose restore it preceded. counts: what changed since the one before.
     git_commit, git_branch: what git was on, "". pinned: never removed by itself; note: why.
+    thinned: patterns of volatile paths of which it does not have all contents any more.
 
     parent: id of the checkpoint that this state was made from; None for the first, and where it
     was not asked for. made: of what `Workspace.checkpoint` returned, whether it was made then.
@@ -63,6 +64,7 @@ class Checkpoint:
     git_branch: str
     pinned: bool
     note: str
+    thinned: tuple[str, ...] = ()
     parent: str | None = field(default=None, compare=False)
     made: bool = field(default=False, compare=False)
 

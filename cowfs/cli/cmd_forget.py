@@ -84,4 +84,7 @@ def _pin(context: Context, checkpoint: str, *, pinned: bool, note: str) -> None:
             record = removing.pin(engine, nullcontext(), checkpoint, pinned=pinned, note=note)
             done = {"checkpoint": records.to_dict(record)}
     word = "pinned" if pinned else "not pinned any more"
-    context.answer(done, output.printable(f"checkpoint {done['checkpoint']['id'][:8]} is {word}"))
+    lines = [f"checkpoint {done['checkpoint']['id'][:8]} is {word}"]
+    if pinned and (thinned := done["checkpoint"]["thinned"]):
+        lines.append(f"of volatile paths ({', '.join(thinned)}) it does not have all contents")
+    context.answer(done, "\n".join(output.printable(line) for line in lines))

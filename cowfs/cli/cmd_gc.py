@@ -59,8 +59,10 @@ def gc(
 
     The rules are those of `cowfs config` (retention), or the ones that are given, and only those: a
     checkpoint stays if one of them keeps it. Pinned and labelled ones stay, and the newest; one
-    that somebody looks into below .cowfs stays until a later run. The workspace stays usable.
-    Interrupt it at any time: what was removed stays removed, and the next run goes on from there.
+    that somebody looks into below .cowfs stays until a later run. Unless --no-policy is given, old
+    ones lose what files in volatile paths contain (`cowfs config volatile.keep_days`); names and
+    sizes stay. The workspace stays usable. Interrupt it at any time: what was removed stays
+    removed, and the next run goes on from there.
     """
     place = context.locate(directory)
     given = {name: keep[f"keep_{name}"] for name in _RULES if keep[f"keep_{name}"] is not None}
@@ -141,6 +143,10 @@ def _text(done: dict[str, Any]) -> str:
         f"{'would free' if dry else 'freed'} {output.size(found['bytes'])} in {blocks}, "
         f"and {output.plural(found['versions'], 'record')}"
     )
+    if done["thinned"]:
+        many = output.plural(len(done["thinned"]), "checkpoint")
+        what = "would be" if dry else "were"
+        lines.append(f"contents of volatile paths {what} thinned in {many} (marked in `cowfs log`)")
     if found["left"]:
         lines.append("something that is open, or damaged, keeps more; the next run looks again")
     elif not found["complete"]:

@@ -268,6 +268,8 @@ def _cells(row: Row, changes: str, now: int) -> list[str]:
         what.append(f"({row.label})")
     if row.pinned:
         what.append("[pinned]")
+    if row.thinned:
+        what.append("[thinned]")
     what.append(row.message.partition("\n")[0])
     if row.git.commit:
         what.append(f"({row.git.branch} {row.git.commit[:7]})".replace("( ", "("))

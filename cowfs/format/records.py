@@ -22,6 +22,9 @@ from cowfs.errors import DamagedRecordError
 WHITEOUT = b""
 EXTENT_BASE = b"\1"
 """Value of an extent that a restore of single paths gave back to the base: as if none existed."""
+EXTENT_THINNED = b"\2"
+"""Value of an extent whose block was given up, since only old checkpoints showed it in a volatile
+path: not known any more, and no zeros."""
 
 _INODE = Struct(">BIIIIQQqqqQQ")
 INODE_FIXED = _INODE.size
@@ -215,7 +218,8 @@ def is_possible(state: GitState) -> bool:
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     """`kind`: manual, rescue, apply or start. `target`: for a rescue, the checkpoint whose
     restore it preceded. `time` is nanoseconds since 1970. `pinned`: never removed by itself;
-    `note`: why. `session`: id of the session that it was made in (format/sessions.py)."""
+    `note`: why. `session`: id of the session that it was made in (format/sessions.py). `thinned`:
+    patterns of volatile paths of which it does not have all contents any more."""
 
     id: str
     epoch: int
@@ -234,6 +238,7 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     pinned: bool = False
     note: str = ""
     session: str = ""
+    thinned: tuple[str, ...] = ()
 
 
 class OperationRecord(msgspec.Struct, array_like=True, frozen=True):

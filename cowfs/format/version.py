@@ -20,12 +20,22 @@ from cowfs.format.records import FormatRecord
 from cowfs.types import BLOCK_SIZE
 
 VERSION = 2
-KNOWN_INCOMPATIBLE = 0
+THINNED = 1 << 1
+"""Incompatible: there may be extents with the value `EXTENT_THINNED`. A program that does not know
+them would take them for damage, and a restore would make them part of the present state."""
+KNOWN_INCOMPATIBLE = THINNED
 
 
-def format_record(uuid: str, created: int, compatible: int = 0) -> FormatRecord:
+def format_record(
+    uuid: str, created: int, compatible: int = 0, incompatible: int = 0
+) -> FormatRecord:
     """The record of a store of this version."""
-    return sealed(FormatRecord(VERSION, compatible, 0, uuid, created, BLOCK_SIZE))
+    return sealed(FormatRecord(VERSION, compatible, incompatible, uuid, created, BLOCK_SIZE))
+
+
+def with_feature(record: FormatRecord, bit: int) -> FormatRecord:
+    """The record of the same store with one more incompatible feature."""
+    return sealed(msgspec.structs.replace(record, incompatible=record.incompatible | bit))
 
 
 def sealed(record: FormatRecord) -> FormatRecord:

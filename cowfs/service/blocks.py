@@ -10,7 +10,12 @@ import os
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
-from cowfs.errors import ContentLostError, DamagedRecordError, PermissionDeniedError
+from cowfs.errors import (
+    ContentLostError,
+    DamagedRecordError,
+    PermissionDeniedError,
+    ThinnedError,
+)
 from cowfs.format import keys, records
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
@@ -44,12 +49,18 @@ class Unlisted(NamedTuple):
 
 
 class Contents:
-    """Reads the files of one state. base: None when the base directory is not there."""
+    """Reads the files of one state. base: None when the base directory is not there. name: of the
+    state, for messages. thinned: whether some of it is not kept any more; of a file of which that
+    is so no block can be read, since half a file is worse than none."""
 
-    def __init__(self, snapshot: Snapshot, base: Base | None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, base: Base | None, name: str = "", *, thinned: bool = False
+    ) -> None:
         self._snapshot = snapshot
         self._reader = snapshot.reader
         self._base = base
+        self._name = name
+        self._thinned = thinned
 
     def origin(self, thing: int) -> records.OriginRecord | None:
         """Where a directory (by ino) or a content lies in the base; None when it never did."""
@@ -67,8 +78,19 @@ class Contents:
             origin = above
         return b"/".join(reversed(parts))
 
+    def is_thinned(self, content: int) -> bool:
+        """Whether some of a content is not kept any more."""
+        return self._thinned and self._snapshot.is_thinned(content)
+
     def stored(self, file: Stored) -> Iterator[Block]:
         """The blocks of a file that are not holes, ascending."""
+        blocks = self._blocks(file)
+        if not self.is_thinned(file.content):
+            return blocks
+        fail = _Fail(ThinnedError(path=os.fsdecode(file.path), where=self._name))
+        return ((number, key, fail) for number, key, _ in blocks)
+
+    def _blocks(self, file: Stored) -> Iterator[Block]:
         content, size, base_size = file.content, file.size, file.base_size
         origin = self.origin(content) if base_size else None
         reachable = origin is not None and origin.state != records.ORIGIN_DONE
@@ -85,13 +107,17 @@ class Contents:
             limit = min(BLOCK_SIZE, size - start)
             if not epoch:
                 limit = min(limit, base_size - start)
-            if digest and limit > 0:
+            if digest == records.EXTENT_THINNED:
+                # The same version in another state has the same bytes, whatever these were.
+                error = ThinnedError(path=os.fsdecode(file.path), where=self._name)
+                yield number, (content, number, epoch, digest), _Fail(error)
+            elif digest and limit > 0:
                 yield number, (digest, limit), _Load(self._snapshot, digest, limit)
         if at < base_end:
             yield from self._base_blocks(file, at, base_end)
 
     def _extents(self, content: int) -> Iterator[tuple[int, int, bytes]]:
-        """(block number, epoch, hash or b"" for a hole), ascending.
+        """(block number, epoch, hash or b"" for a hole or `EXTENT_THINNED`), ascending.
 
         A block that was given back to the base is what sealing stored of it, or not listed.
         """

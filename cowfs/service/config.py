@@ -79,9 +79,11 @@ class Retention:
 @dataclass(frozen=True, slots=True)
 class Volatile:
     """paths: relative to the top, without a slash at the end. A path of several names is that one
-    place; a single name means every directory or file of that name."""
+    place; a single name means every directory or file of that name. keep_days: of so many days
+    checkpoints keep what they contain; 0 is as long as the checkpoint itself."""
 
     paths: tuple[str, ...]
+    keep_days: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +348,12 @@ SETTINGS = {
             PATHS,
             (),
             "what can be made again: a restore leaves it alone unless asked",
+        ),
+        Setting(
+            "volatile.keep_days",
+            NUMBER,
+            7,
+            "its contents in checkpoints of so many days; off: as long as these",
         ),
         Setting(
             "sessions.checkpoints",

@@ -153,6 +153,13 @@ class Node:
             self._xattrs = self._tree.snapshot.xattrs(self.ino)
         return self._xattrs
 
+    @property
+    def is_thinned(self) -> bool:
+        """Whether its content is not kept any more (as far as its state says so)."""
+        if not self.is_file or self._place is not None:
+            return False
+        return self._tree.contents.is_thinned(self._content)
+
     def entries(self, failed: Failed | None = None) -> Iterator[Node]:
         """What is in a directory (`Tree.entries`)."""
         return self._tree.entries(self, failed)
@@ -160,7 +167,8 @@ class Node:
     def blocks(self) -> Iterator[Block]:
         """The blocks of a regular file that are not holes, ascending.
 
-        Reading one raises ContentLostError, DamagedRecordError or PermissionDeniedError.
+        Reading one raises ContentLostError (of which ThinnedError is one), DamagedRecordError or
+        PermissionDeniedError.
         """
         if not self.is_file:
             return iter(())
@@ -233,7 +241,13 @@ class Tree:
         self.point = point
         self.reader = workspace.reader
         self.snapshot: Snapshot = workspace.snapshot(point)
-        self.contents = Contents(self.snapshot, workspace.base)
+        record = point.checkpoint
+        self.contents = Contents(
+            self.snapshot,
+            workspace.base,
+            point.name,
+            thinned=bool(record is not None and record.thinned),
+        )
         self._start = Snapshot(self.reader, Lineage(((0, 0),)))
         self._paths: dict[int, bytes | None] = {ROOT_INO: b""}
 

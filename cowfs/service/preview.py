@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cowfs.errors import UsageError
+from cowfs.errors import ThinnedError, UsageError
 from cowfs.format.records import CheckpointRecord
 from cowfs.service.diff import Change, diff
 from cowfs.service.selectors import Point
@@ -41,7 +41,8 @@ def preview(
 ) -> Preview:
     """What `restore.restore` would change with the same arguments.
 
-    Raises UnknownCheckpointError, AmbiguousCheckpointError, UsageError, and what `diff` raises.
+    Raises UnknownCheckpointError, AmbiguousCheckpointError, UsageError, ThinnedError, as a restore
+    would, and what `diff` raises.
     """
     left = [] if volatile else left_alone(store, paths)
     patterns = [*exclude, *left]
@@ -50,6 +51,9 @@ def preview(
         raise UsageError(detail="@ is the present state already", command="restore")
     found = diff(workspace, now, target, paths)
     changes = [change for change in found if not _excluded(change, patterns)]
+    for change in changes:
+        if change.new is not None and change.new.is_thinned:
+            raise ThinnedError(path=os.fsdecode(change.path), where=target.name)
     names = tuple(os.fsdecode(pattern) for pattern in left)
     return Preview(now, target, target.checkpoint, changes, names)
 

@@ -99,6 +99,27 @@ def oldest_first(checkpoints: Collection[CheckpointRecord]) -> list[CheckpointRe
     return sorted(found, key=lambda record: record.kind not in UNASKED)
 
 
+def thinnable(
+    checkpoints: Collection[CheckpointRecord],
+    stacks: Collection[str],
+    now_ns: int,
+    keep_days: int,
+) -> list[CheckpointRecord]:
+    """The checkpoints that need not have the contents of volatile paths any more, in the order in
+    which these go to make room.
+
+    keep_days: those of so many days need them, counted as in `decide`; 0 for none. Never those
+    that no rule may remove, the newest, and what an undo or a redo would go to.
+    """
+    last = max((record.time for record in checkpoints if record.time <= now_ns), default=now_ns)
+    since = last - keep_days * _DAY if keep_days else last + 1
+    return [
+        record
+        for record in oldest_first(checkpoints)
+        if record.time <= min(since, now_ns) and record.kind != RESCUE and record.id not in stacks
+    ]
+
+
 def _why(record: CheckpointRecord, rules: Retention) -> str:
     if record.kind == RESCUE:
         return f"a rescue, older than {rules.keep_rescue} days"

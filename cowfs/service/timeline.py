@@ -26,7 +26,7 @@ class Row:
     kind: as of `CheckpointRecord`, "head" for the head. target: of a rescue checkpoint, the one
     whose restore it preceded. counts: what changed since `parent`, in inodes.
     git: the commit and branch that git was on. current: the head descends directly from it.
-    on_line: the head descends from it at all. pinned, note, session: as of
+    on_line: the head descends from it at all. pinned, note, session, thinned: as of
     `CheckpointRecord`.
     """
 
@@ -49,6 +49,7 @@ class Row:
     pinned: bool = False
     note: str = ""
     session: str = ""
+    thinned: tuple[str, ...] = ()
 
     def with_parent(self, parent: str | None) -> Row:
         """The same row in a list that does not have its parent."""
@@ -130,6 +131,7 @@ class Timeline:
             pinned=record.pinned,
             note=record.note,
             session=record.session,
+            thinned=record.thinned,
             counts=record.counts,
             git=record.git,
             current=record.epoch == self._origin,

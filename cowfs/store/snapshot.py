@@ -249,7 +249,8 @@ class Snapshot:
     def block_source(self, content: int, number: int, base_size: int) -> tuple[bytes | None, int]:
         """Where a block comes from: (hash, how many of its bytes count).
 
-        The hash is b"" for a hole and None for a block of the base file that is not sealed.
+        The hash is b"" for a hole, None for a block of the base file that is not sealed, and
+        `EXTENT_THINNED` for one that is not kept any more.
         Extents of epoch 0 are sealed base content: like the base itself they count only up to
         `base_size`, so that what a truncation cut off never comes back.
         """
@@ -272,7 +273,7 @@ class Snapshot:
         return self.reader.get("extent", keys.extent_key(content, number, 0))
 
     def extents(self, content: int, first: int = 0) -> Iterator[tuple[int, bytes]]:
-        """(block number, hash or b"" for a hole) of a content, ascending.
+        """(block number, hash or b"" for a hole or `EXTENT_THINNED`) of a content, ascending.
 
         Blocks that come from a base file that is not sealed are left out. Raises
         DamagedRecordError.
@@ -296,6 +297,10 @@ class Snapshot:
                     value = self._sealed(content, block)
                 if value is not None:
                     yield block, value
+
+    def is_thinned(self, content: int) -> bool:
+        """Whether some of a content is not kept any more. Raises DamagedRecordError."""
+        return any(value == records.EXTENT_THINNED for _, value in self.extents(content))
 
     def block(self, digest: bytes) -> bytes:
         """Raw bytes of a block, verified. Raises DamagedRecordError (contract 5)."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys
+from cowfs.format.records import EXTENT_THINNED
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot
 
@@ -64,7 +65,8 @@ def _add_versions(found: Touched, reader: Reader, start: int, end: int) -> None:
 
 
 def same_content(one: Snapshot, two: Snapshot, ino: int) -> bool:
-    """Whether a file's bytes are the same in both, judged by its record and its block hashes."""
+    """Whether a file's bytes are the same in both, judged by its record and its block hashes. What
+    is thinned is not known to be the same."""
     a, b = one.inode(ino), two.inode(ino)
     if a is None or b is None:
         return a is b
@@ -73,7 +75,9 @@ def same_content(one: Snapshot, two: Snapshot, ino: int) -> bool:
     if a.content == b.content:
         if a.base_size != b.base_size:
             return False
-        return _blocks(one, a.content) == _blocks(two, b.content)
+        blocks = _blocks(one, a.content)
+        thinned = any(value == EXTENT_THINNED for _, value in blocks)
+        return not thinned and blocks == _blocks(two, b.content)
     return False
 
 

@@ -10,7 +10,7 @@ Threading: pure; a `Kept` is immutable.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 ALL = -1
 """As a set of states: every one."""
@@ -46,6 +46,17 @@ class Kept:
     def state(self, epoch: int) -> int:
         """The one state of a kept epoch; none for another."""
         return 1 << self._first[epoch] if epoch in self.epochs else 0
+
+    def states(self, epochs: Iterable[int]) -> int:
+        """Those of several epochs that are kept."""
+        found = 0
+        for epoch in epochs:
+            found |= self.state(epoch)
+        return found
+
+    def members(self, states: int) -> Iterator[int]:
+        """The epochs of a set of states."""
+        return (epoch for epoch in self.epochs if states >> self._first[epoch] & 1)
 
     def seen(self, versions: Iterable[int]) -> list[int]:
         """For each version of one thing, given by their epochs, newest first: who sees it."""

@@ -70,12 +70,26 @@ class SealedView(View):
     def __init__(self, volume: Volume, checkpoint: str, lineage: Lineage) -> None:
         super().__init__(volume, 0, "", lineage)
         self.checkpoint = checkpoint
+        self._whole: set[int] = set()
 
     @property
     def snapshot(self) -> Snapshot:
         if self._snapshot is None or self._snapshot.reader is not self.volume.reader:
             self._snapshot = Snapshot(self.volume.reader, self.lineage)
+            self._whole.clear()
         return self._snapshot
+
+    def is_thinned(self, inode: Inode) -> bool:
+        snapshot = self.snapshot
+        if inode.content in self._whole:
+            return False
+        try:
+            if snapshot.is_thinned(inode.content):
+                return True
+        except DamagedRecordError:
+            return False  # who reads what is damaged is told
+        self._whole.add(inode.content)
+        return False
 
     def is_listed(self, directory: int) -> bool:
         """Whether the store has the entries of a directory, as far as it ever will, in a commit
@@ -139,10 +153,10 @@ class Visit:
 
     number: of its view. turn: another one for each use of a number. uses: references of the kernel
     to inodes below its root, and open handles. seen: the reader in which its record was there.
-    looked: when its tree was last asked for, by the clock of `Visits`.
+    looked: when its tree was last asked for, by the clock of `Visits`. thinned: as of its record.
     """
 
-    __slots__ = ("checkpoint", "epoch", "looked", "number", "seen", "turn", "uses")
+    __slots__ = ("checkpoint", "epoch", "looked", "number", "seen", "thinned", "turn", "uses")
 
     def __init__(self, number: int, turn: int, checkpoint: str, epoch: int, seen: Reader) -> None:
         self.number = number
@@ -152,6 +166,7 @@ class Visit:
         self.uses = 0
         self.seen = seen
         self.looked = -math.inf
+        self.thinned = False
 
 
 class Name(NamedTuple):
@@ -240,15 +255,16 @@ class Visits:
         if visit is not None:
             self._unused.move_to_end(checkpoint)
             return visit
-        epoch = self._epoch(checkpoint)
-        if epoch is None:
+        record = self._record(checkpoint)
+        if record is None:
             raise PosixError(errno.ESTALE)
         self._end_unused(min(self.most_unused, self.most_numbers - len(self._used)) - 1)
         if not self._free and len(self._numbered) >= self.most_numbers:
             raise PosixError(errno.ENFILE)
         number = self._free.pop() if self._free else len(self._numbered) + 1
         self._turns = (self._turns + 1) & 0x7FFF_FFFF
-        visit = Visit(number, self._turns, checkpoint, epoch, self._volume.reader)
+        visit = Visit(number, self._turns, checkpoint, record.epoch, self._volume.reader)
+        visit.thinned = bool(record.thinned)
         self._numbered[number] = self._unused[checkpoint] = visit
         return visit
 
@@ -314,18 +330,20 @@ class Visits:
         """Whether its checkpoint was not removed, as of the commit that is seen."""
         reader = self._volume.reader
         if visit.seen is not reader:
-            if self._epoch(visit.checkpoint) != visit.epoch:
+            record = self._record(visit.checkpoint)
+            if record is None or record.epoch != visit.epoch:
                 return False
             visit.seen = reader
+            visit.thinned = bool(record.thinned)
         return True
 
     def __len__(self) -> int:
         return len(self._numbered)
 
-    def _epoch(self, checkpoint: str) -> int | None:
-        """The epoch of a checkpoint, None when there is none with that id."""
+    def _record(self, checkpoint: str) -> records.CheckpointRecord | None:
+        """The checkpoint with an id, None when there is none."""
         value = self._volume.reader.get("checkpoint", checkpoint.encode())
-        return records.decode(value, records.CheckpointRecord).epoch if value else None
+        return records.decode(value, records.CheckpointRecord) if value else None
 
     def view(self, visit: Visit) -> SealedView:
         """The tree. Raises PosixError(ESTALE) when the checkpoint was removed."""
@@ -344,4 +362,5 @@ class Visits:
             self._views.move_to_end(visit.checkpoint)
             if len(view.inodes) > self.most_inodes:
                 view.inodes.clear()
+        view.thinned = visit.thinned
         return view

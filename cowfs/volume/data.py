@@ -35,6 +35,8 @@ def read_pieces(view: View, inode: Inode, offset: int, size: int) -> list[bytes 
     they are valid until the volume is used again."""
     if inode.damaged:
         raise PosixError(errno.EIO)
+    if view.thinned and view.is_thinned(inode):
+        raise PosixError(errno.ENODATA)
     end = min(offset + size, inode.size)
     pieces = []
     while offset < end:
@@ -72,6 +74,8 @@ def _block(
         return _base_block(view, inode.content, inode.base_size, number)
     if not digest:
         return None
+    if digest == records.EXTENT_THINNED:
+        raise PosixError(errno.ENODATA)
     volume = view.volume
     read_block = volume.read_block_once if once else volume.read_block
     data = read_block(digest, inode.ino)

@@ -19,6 +19,7 @@ from cowfs.tree.announcing import Announcement, announcement
 from cowfs.tree.changes import Touched, differing
 from cowfs.types import MAX_EPOCH
 from cowfs.volume.git_state import git_state
+from cowfs.volume.thinned import refuse_thinned
 
 if TYPE_CHECKING:
     from cowfs.volume.inode import Inode
@@ -184,11 +185,12 @@ def swap(
     `branch` has the undo and redo stacks as they shall be, with "" where the id of the rescue
     checkpoint belongs. Blocks the owner until the change is on stable storage, so that what the
     volume shows and what it would show after a crash are never different histories.
-    Raises StoreFullError, and what the companion raises; nothing was changed then.
+    Raises StoreFullError, ThinnedError, and what the companion raises; nothing was changed then.
     """
     volume.external.settle()
     volume.sync()
     companion.check()
+    refuse_thinned(volume, target)
     reached("restore.begin")
     view = volume.main
     before = view.lineage

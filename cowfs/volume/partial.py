@@ -21,6 +21,7 @@ from cowfs.volume import history, sealing
 from cowfs.volume.history import ALONE, NOBODY, Audience, Author, Companion, Swapped
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
+from cowfs.volume.thinned import refuse_thinned
 from cowfs.volume.view import View
 from cowfs.volume.volume import Volume
 
@@ -42,7 +43,7 @@ def restore_paths(
     A pattern of `exclude` is an fnmatch pattern of a whole path or of any single name in it.
     What is damaged now is replaced; what was damaged in `target` stays as it is now, and is
     reported. Raises UnknownPathError for a path that neither state has, DamagedRecordError for one
-    that is damaged in `target` itself, StoreFullError, and what the companion raises.
+    that is damaged in `target` itself, ThinnedError, StoreFullError, and what the companion raises.
     """
     view = volume.main
     for path in paths:
@@ -61,6 +62,7 @@ def restore_paths(
                 where=f"{target.id[:8]} nor in the present state",
             )
     companion.check()
+    refuse_thinned(volume, target, paths, lambda path: _matches(path, exclude))
     rescue = history.rescue(volume, author, target, branch, "restore")
     volume.sync()
     reached("restore-paths.rescued")
@@ -140,6 +142,15 @@ def _find(snapshot: Snapshot, path: bytes) -> tuple[int, int] | None:
     return found
 
 
+def _matches(path: bytes, patterns: list[bytes]) -> bool:
+    """Whether a path, or the last name of it, matches one of the patterns."""
+    return any(
+        fnmatchcase(path.decode("latin-1"), pattern.decode("latin-1"))
+        or fnmatchcase(path.rpartition(b"/")[2].decode("latin-1"), pattern.decode("latin-1"))
+        for pattern in patterns
+    )
+
+
 class _Editor:
     """Edits the view towards a snapshot, in two passes over all paths.
 
@@ -199,11 +210,7 @@ class _Editor:
         self._sync_entry(directory, above, name, found, path)
 
     def _excluded(self, path: bytes) -> bool:
-        return any(
-            fnmatchcase(path.decode("latin-1"), pattern.decode("latin-1"))
-            or fnmatchcase(path.rpartition(b"/")[2].decode("latin-1"), pattern.decode("latin-1"))
-            for pattern in self.exclude
-        )
+        return _matches(path, self.exclude)
 
     def _sync_children(self, directory: Inode, then_ino: int, path: bytes) -> None:
         """Make the entries of a directory those that `then_ino` had."""

@@ -50,6 +50,7 @@ class View:
         (0, name) to the content that did in any directory. What gets the name next resembles it:
         git and many editors replace a file that way, and move one.
     created, touched, deleted: what the open epoch did, for the counts of its checkpoint.
+    thinned: some contents of volatile paths are not kept any more; never of the head.
     frozen: how many changes of inodes and names groups have taken; entered: those before the open
         epoch.
     """
@@ -76,6 +77,7 @@ class View:
         self.frozen = self.entered = 0
         self.dirty_bytes = 0
         self.editing = False
+        self.thinned = False
         self.former: dict[tuple[int, bytes], int] = {}
         self._snapshot: Snapshot | None = None
 
@@ -94,6 +96,11 @@ class View:
     def refresh(self) -> None:
         """The volume has a newer read transaction."""
         self._snapshot = None
+
+    def is_thinned(self, inode: Inode) -> bool:
+        """Whether some of a file is not kept any more: then none of it is shown, since half a file
+        is worse than none."""
+        return self.snapshot.is_thinned(inode.content)
 
     # -- finding inodes ---------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cowfs.format import codec, keys, records
-from cowfs.service.collecting import Collected, Pace, collect
+from cowfs.service.collecting import Collected, Pace, Thinning, collect
 from cowfs.service.verify import verify_store
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot, read_block
@@ -18,9 +18,13 @@ from cowfs.volume.base import Base
 from cowfs.volume.removing import remove
 from tests.support.volumes import Handle, Rig
 
+THINNED = b"\0 thinned \0"
+"""As a content: it is not kept any more."""
+_GIVEN_UP = b"\2"
+
 
 class Shown(NamedTuple):
-    """What a state shows of a path."""
+    """What a state shows of a path. content: `THINNED` if any of it is not kept any more."""
 
     ino: int
     record: records.InodeRecord
@@ -54,6 +58,8 @@ def _content(rig: Rig, snapshot: Snapshot, record: records.InodeRecord) -> bytes
     parts = []
     for number in range(-(-record.size // BLOCK_SIZE)):
         digest, limit = snapshot.block_source(record.content, number, record.base_size)
+        if digest == _GIVEN_UP:
+            return THINNED
         if digest is None:
             piece = _of_base(rig, snapshot.reader, record.content, number)
         else:
@@ -141,7 +147,8 @@ def check_nothing_left(rig: Rig, kept: Iterable[int], held: Iterable[Handle] = (
                 assert table != "extent" or keys.unpack_id(key) in owned, key.hex()
         named = {value for _, value in reader.scan("extent") if len(value) == codec.HASH_SIZE}
         blocks = dict(reader.scan("block"))
-        named |= {ref for d in named if (ref := codec.delta_reference(blocks[d])) is not None}
+        for _ in range(2):  # a delta may need a part, and that a segment
+            named |= {ref for d in named if (ref := codec.delta_reference(blocks[d])) is not None}
         assert blocks.keys() <= named, "blocks are left that nothing refers to"
 
 
@@ -177,10 +184,15 @@ def forget(rig: Rig, ids: Iterable[str]) -> None:
     rig.volume.sync()
 
 
-def collect_garbage(rig: Rig, most: int = 1 << 60) -> Collected:
+def collect_garbage(rig: Rig, most: int = 1 << 60, thinning: Thinning | None = None) -> Collected:
     """Collect, but only so many steps."""
     return collect(
-        rig.engine, contextlib.nullcontext(), Steps(most), lambda **_: None, thorough=True
+        rig.engine,
+        contextlib.nullcontext(),
+        Steps(most),
+        lambda **_: None,
+        thorough=True,
+        thinning=thinning,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from cowfs.format import audit, codec, keys, records, sessions
+from cowfs.format import audit, codec, keys, records, sessions, version
 from cowfs.format import copying as copies
 from cowfs.format.records import BranchRecord, CheckpointRecord, EpochRecord, GitState
 from tests.verify.sample import Hands, Sample, noise
@@ -279,6 +279,25 @@ def extent_beyond_the_end_of_the_file(hands: Hands) -> None:
 @case("extent-size", "extent", "block 0", ("now",), ("fresh",))
 def block_longer_than_the_file(hands: Hands) -> None:
     hands.change_inode("fresh", 4, size=999)
+
+
+def give_up(hands: Hands, path: str, epoch: int) -> None:
+    """Thin the first block of a file, as the store's features allow."""
+    key, _ = hands.extent(path, 0, epoch)
+    hands.put("extent", key, records.EXTENT_THINNED)
+    record = version.decode_format(hands.get("meta", b"format"))
+    record = version.with_feature(record, version.THINNED)
+    hands.put("meta", b"format", records.encode(record))
+
+
+@case("extent-thinned", "extent", "block 0", ("now",), ("fresh",))
+def extent_of_the_present_state_that_is_thinned(hands: Hands) -> None:
+    give_up(hands, "fresh", 4)
+
+
+@case("extent-thinned", "extent", "block 0", ("two", "lost"), ("src/alias", "src/main"))
+def extent_that_is_thinned_and_nobody_says_so(hands: Hands) -> None:
+    give_up(hands, "src/main", 2)
 
 
 @case("change-missing", "extent", "block 0", ("now",), ("src/alias", "src/main"))

@@ -112,6 +112,7 @@ UNTOLD = {
     "checkpoint.kind": "when it becomes another known one",
     "checkpoint.git": "when it is possible",
     "checkpoint.pinned": "when it becomes the other one",
+    "checkpoint.thinned": "of one that has all contents",
     "checkpoint.note": "",
     "operation.kind": "when it becomes another known one",
     "branch.undo": "when it becomes another checkpoint",

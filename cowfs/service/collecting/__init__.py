@@ -1,4 +1,5 @@
-"""Collecting garbage: what no kept state needs any more (docs/design/garbage-collection.md).
+"""Collecting garbage: what no kept state needs any more (docs/design/garbage-collection.md), and
+what only old ones have of volatile paths.
 
 In steps. A step finds, in the calling thread, a few hundred records that can go; the writer thread
 takes them out, between two commits. It can end at any moment: the next run goes on with what the
@@ -13,13 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys
 from cowfs.service.collecting.blocks import Sweep
 from cowfs.service.collecting.planning import Plan, make_plan, waiting
+from cowfs.service.collecting.thinning import Row as Extent
+from cowfs.service.collecting.thinning import Thinner, Thinning, thin
 from cowfs.service.collecting.versions import Finder, Row
 from cowfs.service.engine import Engine, commit
 from cowfs.store.env import Transaction
@@ -29,7 +32,7 @@ from cowfs.store.steps import reached
 from cowfs.store.writer import Writer
 from cowfs.volume.removing import GARBAGE
 
-__all__ = ["UNSWEPT", "Collected", "Pace", "collect", "is_due", "preview"]
+__all__ = ["UNSWEPT", "Collected", "Pace", "Thinning", "collect", "is_due", "preview"]
 
 UNSWEPT = b"unswept"
 """Key in `meta`: extents were taken out since the blocks were last swept."""
@@ -73,16 +76,28 @@ _LONGEST_REST = 0.25
 @dataclass(slots=True)
 class Collected:
     """What a run did, or would do. versions: records of the history that went. blocks, bytes: of
-    file data. complete: all was looked at. left: something open, or damaged, keeps garbage."""
+    file data. complete: all was looked at. left: something open, or damaged, keeps garbage.
+    thinned: epochs of the checkpoints that lost contents of volatile paths; extents: of these."""
 
     versions: int = 0
     blocks: int = 0
     bytes: int = 0
     complete: bool = False
     left: bool = False
+    extents: int = 0
+    thinned: set[int] = field(default_factory=set)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__slots__ if name != "thinned"}
+
+    def add(self, other: Collected) -> None:
+        """What another run did after this one."""
+        self.versions += other.versions
+        self.blocks += other.blocks
+        self.bytes += other.bytes
+        self.extents += other.extents
+        self.thinned |= other.thinned
+        self.complete, self.left = other.complete, other.left
 
 
 def is_due(reader: Reader) -> bool:
@@ -97,8 +112,9 @@ def collect(
     progress: Progress,
     *,
     thorough: bool = False,
+    thinning: Thinning | None = None,
 ) -> Collected:
-    """Take out what no kept state needs.
+    """Take out what no kept state needs, and of volatile paths what `thinning` allows.
 
     thorough: look for unused blocks whether any are known of or not; a crash may leave some.
     operation: held for each step; with it nobody restores or removes anything. progress: called
@@ -106,7 +122,7 @@ def collect(
     taken out), StoreFullError, StoreUnwritableError, WriterEndedError.
     """
     run = _Run(engine, operation, pace, progress)
-    run.all(thorough=thorough)
+    run.all(thorough=thorough, thinning=thinning)
     return run.collected
 
 
@@ -126,7 +142,7 @@ class _Run:
         self._progress = progress
         self.collected = Collected()
 
-    def all(self, *, thorough: bool) -> None:
+    def all(self, *, thorough: bool, thinning: Thinning | None) -> None:
         reached("collect.begin")
         with self._operation:
             commit(self._engine)
@@ -136,6 +152,8 @@ class _Run:
                 return
             if self.collected.left and not left:
                 break  # what is left is found by the next run
+        if thinning is not None and not self._thin(thinning):
+            return
         if (thorough or self._is_unswept()) and not self._sweep():
             return
         self.collected.complete = True
@@ -170,18 +188,23 @@ class _Run:
         return True
 
     def _step(self, finder: Finder) -> None:
-        volume = self._engine.volume
-        held = self._engine.call(volume.held_contents)
         with Reader(self._store) as reader:
-            plan = None
-            if reader.branch(volume.branch.name).head != finder.plan.head:
-                # Newer states are kept as well; what was kept when the run began stays so.
-                plan = make_plan(reader, also=finder.plan.kept.epochs)
-            held = held | {keys.unpack_id(value) for _, value in reader.scan("orphan")}
-            rows = finder.step(reader, held, plan)
+            rows = finder.step(reader, self._held(reader), self._newer(reader, finder.plan))
         reached("collect.found")
         self._take(rows)
         self.collected.versions += sum(table != "change" for table, _ in rows)
+
+    def _held(self, reader: Reader) -> set[int]:
+        """Contents of what is open without a name."""
+        held = self._engine.call(self._engine.volume.held_contents)
+        return held | {keys.unpack_id(value) for _, value in reader.scan("orphan")}
+
+    def _newer(self, reader: Reader, plan: Plan) -> Plan | None:
+        """Another plan if there are newer states, which are kept as well; what was kept when the
+        run began stays so."""
+        if reader.branch(self._engine.volume.branch.name).head == plan.head:
+            return None
+        return make_plan(reader, also=plan.kept.epochs)
 
     def _take(self, rows: list[Row]) -> None:
         for start in range(0, len(rows), _ROWS):
@@ -197,6 +220,45 @@ class _Run:
         if any(table == "extent" for table, _ in rows):
             txn.put(UNSWEPT, b"", db=tables["meta"])
         reached("collect.before-commit")
+
+    # -- volatile paths -------------------------------------------------------------------------
+
+    def _thin(self, thinning: Thinning) -> bool:
+        """Give up what only old states have of volatile paths; False when the run shall end."""
+        with self._operation, Reader(self._store) as reader:
+            thinner = Thinner(make_plan(reader), thinning)
+        while not thinner.finished:
+            if not self._pace.go_on():
+                return False
+            with self._operation:
+                with Reader(self._store) as reader:
+                    newer = self._newer(reader, thinner.plan)
+                    rows = thinner.step(reader, self._held(reader), newer)
+                reached("collect.thinnable")
+                self._give_up(thinner, thinning, rows)
+            self._progress(phase="volatile", done=thinner.done, total=thinner.total)
+        self.collected.left |= thinner.left
+        return True
+
+    def _give_up(self, thinner: Thinner, thinning: Thinning, rows: list[Extent]) -> None:
+        kept = thinner.plan.kept
+        done: list[tuple[int, set[int]]] = []
+
+        def write(txn: Transaction, part: list[Extent]) -> None:
+            done.append(thin(txn, self._store, kept, part, thinning.patterns))
+            if done[-1][0]:
+                txn.put(UNSWEPT, b"", db=self._store.tables["meta"])
+            reached("collect.before-thinning")
+
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            self._writer.run(lambda txn: write(txn, part))  # noqa: B023
+            reached("collect.thinned")
+        for extents, states in done:
+            self.collected.extents += extents
+            self.collected.thinned |= states
+        if rows:
+            self._refresh()
 
     # -- blocks ---------------------------------------------------------------------------------
 
@@ -233,7 +295,9 @@ class _Run:
         reached("collect.before-sweep")
 
 
-def preview(reader: Reader, removed: Collection[int], progress: Progress) -> Collected:
+def preview(
+    reader: Reader, removed: Collection[int], progress: Progress, thinning: Thinning | None = None
+) -> Collected:
     """What a run would take out if the checkpoints of these epochs were removed."""
     finder = Finder(make_plan(reader, without=removed))
     held = {keys.unpack_id(value) for _, value in reader.scan("orphan")}
@@ -243,6 +307,14 @@ def preview(reader: Reader, removed: Collection[int], progress: Progress) -> Col
         would.versions += sum(table != "change" for table, _ in rows)
         extents.update(key for table, key in rows if table == "extent")
         progress(phase="versions", done=finder.done, total=finder.total)
+    thinner = Thinner(finder.plan, thinning) if thinning is not None else None
+    while thinner is not None and not thinner.finished:
+        found = [row for row in thinner.step(reader, held) if row[0] not in extents]
+        would.extents += len(found)
+        for key, showing in found:
+            extents.add(key)
+            would.thinned.update(finder.plan.kept.members(showing))
+        progress(phase="volatile", done=thinner.done, total=thinner.total)
     for step in Sweep(reader.store, extents).steps():
         would.blocks += len(step.gone)
         would.bytes += sum(header.size for header in step.gone)

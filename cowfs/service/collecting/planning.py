@@ -20,11 +20,13 @@ from cowfs.volume.volume import MAIN
 @dataclass(frozen=True, slots=True)
 class Plan:
     """head: the open epoch; its versions and later ones are not touched. parent: the epoch that it
-    was opened from. done: epochs of the list of garbage that this plan settles. affected: epochs
-    whose change records name everything of which a version may go, ascending."""
+    was opened from. present: epochs that are needed whole whatever checkpoints there are. done:
+    epochs of the list of garbage that this plan settles. affected: epochs whose change records name
+    everything of which a version may go, ascending."""
 
     head: int
     parent: int
+    present: frozenset[int]
     kept: Kept
     done: list[int]
     affected: list[int]
@@ -62,14 +64,16 @@ def make_plan(
     for _, value in reader.scan("checkpoint"):
         shown.add(records.decode(value, records.CheckpointRecord).epoch)
     shown -= set(without)
-    shown |= {0, parents[branch.head], branch.applied, *also}
+    present = {0, parents[branch.head], branch.applied}
     if (applying := reader.get("meta", b"applying")) is not None:
-        shown.add(keys.unpack_id(applying))
+        present.add(keys.unpack_id(applying))
+    shown |= {*present, *also}
     shown &= epochs.keys() - {branch.head}
     garbage = [n for n in {*waiting(reader), *without} if n in epochs and n not in shown]
     return Plan(
         branch.head,
         parents[branch.head],
+        frozenset(present),
         Kept(parents, shown),
         sorted(garbage),
         _affected(parents, shown | {branch.head}, garbage),

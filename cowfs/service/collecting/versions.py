@@ -34,7 +34,8 @@ change the top directory, for one."""
 _REMEMBERED = 200_000
 _EXTENTS, _XATTRS, _LINKS, _INODE = range(4)
 
-_Versions = list[tuple[int, bytes]]
+Versions = list[tuple[int, bytes]]
+"""(epoch, value) of all versions of one thing, newest first."""
 _Place = tuple[int, bytes]
 """Where to go on with an inode number: phase, key."""
 
@@ -147,7 +148,7 @@ class Finder:
         end. Its own versions go last: they tell which contents it has."""
         prefix = keys.pack_id(ino)
         versions = self._versions("inode", prefix)
-        owners = self._owners(ino, versions)
+        owners = owners_of(self.plan, ino, versions)
         if not owners.keys().isdisjoint(self._held):
             self.left = True
             return None
@@ -156,7 +157,7 @@ class Finder:
         while phase < _INODE:
             for table, below, needed_by in self._parts(phase, at, ino, owners):
                 cursor = self._reader.cursor(table)
-                for thing, found in _things(cursor, below, max(at, below)):
+                for thing, found in things(cursor, below, max(at, below)):
                     shows = table == "extent"
                     for epoch in self._superfluous(found, needed_by, absence_shows=shows):
                         self._out.append((table, thing + keys.inverted(epoch)))
@@ -170,21 +171,9 @@ class Finder:
         self._remember(ino, versions)
         return None
 
-    def _remember(self, thing: int | tuple[int, bytes], versions: _Versions) -> None:
+    def _remember(self, thing: int | tuple[int, bytes], versions: Versions) -> None:
         if len(versions) > _MANY and len(self._settled) < _REMEMBERED:
             self._settled.add(thing)
-
-    def _owners(self, ino: int, versions: _Versions) -> dict[int, int]:
-        """By content, the kept states in which the inode has it. The open epoch sees of older ones
-        what the state before it sees."""
-        kept, owners = self.plan.kept, {ino: 0}
-        seen = kept.seen(epoch for epoch, _ in versions)
-        for (epoch, value), by in zip(versions, seen, strict=True):
-            if value:
-                content = records.unpack_inode(value).content
-                by = kept.state(self.plan.parent) if epoch >= self.plan.head else by
-                owners[content] = owners.get(content, 0) | by
-        return owners
 
     def _parts(
         self, phase: int, at: bytes, ino: int, owners: dict[int, int]
@@ -199,7 +188,7 @@ class Finder:
             yield "xattr" if phase == _XATTRS else "link", keys.pack_id(ino), -1
 
     def _superfluous(
-        self, versions: _Versions, needed_by: int = -1, *, absence_shows: bool = False
+        self, versions: Versions, needed_by: int = -1, *, absence_shows: bool = False
     ) -> list[int]:
         return self.plan.kept.superfluous(
             [(epoch, bool(value)) for epoch, value in versions],
@@ -208,20 +197,33 @@ class Finder:
             absence_shows=absence_shows,
         )
 
-    def _versions(self, table: str, prefix: bytes) -> _Versions:
+    def _versions(self, table: str, prefix: bytes) -> Versions:
         """(epoch, value) of one thing, newest first. Raises DamagedRecordError."""
-        found = next(_things(self._reader.cursor(table), prefix, prefix), None)
+        found = next(things(self._reader.cursor(table), prefix, prefix), None)
         versions = found[1] if found is not None and found[0] == prefix else []
         self._looked += len(versions) + 1
         return versions
 
 
-def _things(cursor: Cursor, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, _Versions]]:
+def owners_of(plan: Plan, ino: int, versions: Versions) -> dict[int, int]:
+    """By content, the kept states in which an inode has it. The open epoch sees of older ones what
+    the state before it sees. Raises DamagedRecordError."""
+    kept, owners = plan.kept, {ino: 0}
+    seen = kept.seen(epoch for epoch, _ in versions)
+    for (epoch, value), by in zip(versions, seen, strict=True):
+        if value:
+            content = records.unpack_inode(value).content
+            by = kept.state(plan.parent) if epoch >= plan.head else by
+            owners[content] = owners.get(content, 0) | by
+    return owners
+
+
+def things(cursor: Cursor, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, Versions]]:
     """(key without epoch, versions) of each thing below `prefix`, from `start` on.
 
     Raises DamagedRecordError.
     """
-    thing, versions = b"", _Versions()
+    thing, versions = b"", Versions()
     more = cursor.set_range(start)
     while more and (key := cursor.key()).startswith(prefix):
         if key[:-8] != thing:

@@ -125,7 +125,9 @@ def _meta(bench: Bench) -> None:
                 bench.did(REBUILT, "meta", f"copying {copying_session(key)}", DROPPED)
     if "format" in bench.checks:
         created = epochs[0].opened if 0 in epochs else 0
-        record = version.format_record(uuid.uuid4().hex, created)
+        thinned = any(v == records.EXTENT_THINNED for _, v in bench.reader.scan("extent"))
+        bits = version.THINNED if thinned else 0
+        record = version.format_record(uuid.uuid4().hex, created, incompatible=bits)
         bench.put("meta", b"format", records.encode(record))
         bench.did(REBUILT, "meta", "format", f"version {record.version}, with a new uuid")
 

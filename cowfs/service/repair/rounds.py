@@ -21,6 +21,7 @@ from cowfs.service.repair.names import mend_names
 from cowfs.service.repair.sessions import mend_sessions
 from cowfs.service.repair.strays import set_aside_strays
 from cowfs.service.repair.things import mark_things, mend_things
+from cowfs.service.repair.thinned import mend_thinned
 from cowfs.service.verify import Bad, Progress, Report, Scan, examine
 from cowfs.store.env import Store, Transaction, open_store
 from cowfs.store.snapshot import Reader
@@ -133,6 +134,7 @@ def _mend(bench: Bench, bad: dict[bytes, Bad]) -> None:
     blocks = Unreadable(bench, bad)
     done = mend_things(bench)
     done |= mend_names(bench)
+    done |= mend_thinned(bench)
     done |= mend_audit(bench)
     done |= mend_sessions(bench)
     done |= blocks.restore()

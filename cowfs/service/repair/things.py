@@ -22,6 +22,7 @@ from cowfs.volume.base import BaseEntry, same_file
 from cowfs.volume.importing import base_record, inode_record, recorded_fingerprint
 
 _DIRECTORY, _REGULAR, _SYMLINK = 4, 8, 10
+_WITHOUT_HASH = (records.EXTENT_BASE, records.EXTENT_THINNED)
 Places = dict[int, tuple[int, bytes, records.BaseRecord]]
 
 
@@ -56,7 +57,7 @@ def mark_things(bench: Bench) -> bool:
             detail = f"what epoch {epoch} made of it is lost; using it stays an error"
             bench.did(MARKED, "inode", f"{ino}", detail, shown_as(bench, ino, epoch))
     for key, value in bench.reader.scan("extent"):
-        known = len(value) in (0, codec.HASH_SIZE) or value == records.EXTENT_BASE
+        known = len(value) in (0, codec.HASH_SIZE) or value in _WITHOUT_HASH
         if len(key) == 24 and not known:
             mark_extent(bench, key, value, "nothing says which block it was")
     return bench.apply()

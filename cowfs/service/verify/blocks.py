@@ -13,6 +13,7 @@ from cowfs.format import codec, keys, records
 from cowfs.service.verify.history import State
 from cowfs.service.verify.report import ERROR, NOTE
 from cowfs.service.verify.scan import Scan, newest
+from cowfs.service.verify.thinned import Thinned
 from cowfs.store.marks import Marks
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
@@ -44,6 +45,7 @@ class Blocks:
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._used = Marks()
+        self._thinned = Thinned(scan)
         self.bad: dict[bytes, Bad] = {}
         self._references: OrderedDict[bytes, bytes] = OrderedDict()
 
@@ -116,7 +118,7 @@ class Blocks:
                 detail = f"its key has {len(key)} bytes, its value {len(digest)}"
                 scan.problem("record", "extent", key.hex(), detail)
                 continue
-            if len(digest) == 1 and digest != records.EXTENT_BASE:
+            if len(digest) == 1 and digest not in (records.EXTENT_BASE, records.EXTENT_THINNED):
                 scan.problem("record", "extent", key.hex(), f"its value is {digest[0]}")
                 continue
             if keys.unpack_id(key) != content:
@@ -128,6 +130,7 @@ class Blocks:
         if ownerless:
             detail = f"{ownerless} contents belong to no inode; reclaimable"
             scan.problem("leftover", "extent", "", detail, severity=NOTE)
+        self._thinned.finish()
         for bad in dict.fromkeys(self.bad.values()):
             self._report(bad)
 
@@ -151,6 +154,8 @@ class Blocks:
             return
         if epoch and owner:
             self._changed(thing, content, epoch, owner)
+        if digest == records.EXTENT_THINNED:
+            self._thinned.look(content, number, epoch, owner)
         if len(digest) != codec.HASH_SIZE:
             return
         self._used.add(digest)

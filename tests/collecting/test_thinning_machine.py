@@ -1,0 +1,167 @@
+"""Random histories in which volatile paths of old checkpoints are thinned: outside of these what is
+kept shows what it did; in them a file shows what it did, or that it is thinned.
+
+Deterministic by default; `scripts/fuzz --kind collect` looks at more, and other, examples.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from cowfs.errors import ThinnedError
+from cowfs.format import codec, keys, records
+from cowfs.service.collecting import Thinning
+from cowfs.service.volatile import matches
+from cowfs.store.snapshot import Reader, Snapshot
+from tests.collecting.looking import THINNED, State, collect_garbage, look
+from tests.collecting.test_machine import Machine, picks
+from tests.support.searching import WITHOUT_LIMIT, search
+from tests.volume.test_machine import make_base
+
+pytestmark = WITHOUT_LIMIT
+PATTERNS = (b"a", b"b/c")
+"""Any `a`, at any depth, and one place."""
+
+
+class Thinned(Machine):
+    """shown: what each checkpoint shows, thinned contents being `THINNED`."""
+
+    def _old(self) -> list[str]:
+        """Checkpoints that may be thinned, oldest first."""
+        branch = self.rig.volume.branch
+        never = {*branch.undo, *branch.redo}
+        stored = self._stored()
+        found = [stored[name] for name in self.shown if name in stored and name not in never]
+        found = [record for record in found if record.epoch and record.kind != "rescue"]
+        return [record.id for record in sorted(found, key=lambda record: record.epoch)]
+
+    @precondition(lambda self: len(self.shown) > 2)
+    @rule(
+        which=st.none() | st.lists(picks, min_size=1, max_size=4),
+        most=st.sampled_from([1, 2, 100, 100]),
+        crash=st.booleans(),
+    )
+    def thin(self, which: list[int] | None, most: int, crash: bool) -> None:
+        """Of all that may be, or of some."""
+        self.rig.volume.sync()
+        old = self._old()
+        if which is not None and old:
+            old = [old[pick % len(old)] for pick in which]
+        epochs = frozenset(self.shown[name][0] for name in old)
+        now = self.rig.tree()
+        held = [handle.read() for handle, _ in self.held]
+        done = collect_garbage(self.rig, most, Thinning(epochs, PATTERNS))
+        assert self.rig.tree() == now
+        assert [handle.read() for handle, _ in self.held] == held
+        if crash:
+            self.held.clear()
+            self.rig.crash()
+            self.rig.start()
+        for name, (epoch, before) in self.shown.items():
+            after = look(self.rig, epoch)
+            _check_thinned(before, after, allowed=name in old)
+            self.shown[name] = epoch, after
+        self._check()
+        if done.complete and not done.left and not crash:
+            self._check_complete(epochs)
+
+    def _check(self) -> None:
+        super()._check()
+        for name, record in self._stored().items():
+            is_thinned = any(shown.content == THINNED for shown in self.shown[name][1].values())
+            assert bool(record.thinned) == is_thinned, name
+
+    def _check_complete(self, old: frozenset[int]) -> None:
+        """Each block that an old state has in a volatile file is one that something else needs: a
+        state that is not old, or a file of one that has a name elsewhere."""
+        with Reader(self.rig.volume.store) as reader:
+            branch = self.rig.volume.branch
+            present = {0, branch.applied, reader.epoch(branch.head).parent, branch.head}
+            needed: set[bytes] = set()
+            volatile: set[bytes] = set()
+            for epoch in {*present, *(epoch for epoch, _ in self.shown.values())}:
+                for extents, elsewhere in _extents(reader, epoch):
+                    free = epoch in old - present and not elsewhere
+                    (volatile if free else needed).update(extents)
+            assert volatile <= needed
+
+    @rule(which=picks)
+    def restore(self, which: int) -> None:
+        """It is refused if a file would come back that is thinned; nothing is changed then."""
+        chosen = list(self.shown)[-1 - which % len(self.shown)]
+        before = self.rig.tree()
+        try:
+            self.rig.restore(chosen)
+        except ThinnedError as error:
+            path = str(error.details["path"]).encode("utf-8", "surrogateescape")
+            assert self.shown[chosen][1][path].content == THINNED
+            assert self.rig.tree() == before
+            self.rig.volume.sync()
+            assert self._stored().keys() == self.shown.keys()
+            return
+        assert look(self.rig, self.rig.volume.branch.head) == self.shown[chosen][1]
+        self._note()
+
+    def _note(self) -> None:
+        known = set(self.shown)
+        super()._note()
+        for name in self.shown.keys() - known:
+            assert all(shown.content != THINNED for shown in self.shown[name][1].values())
+
+
+def _check_thinned(before: State, after: State, *, allowed: bool) -> None:
+    """What a state shows after a run, but for what it may have lost."""
+    volatile = _volatile(before)
+    assert before.keys() == after.keys()
+    for path, shown in before.items():
+        if after[path] != shown:
+            assert allowed, path
+            assert shown.ino in volatile, path
+            assert after[path] == shown._replace(content=THINNED), path
+
+
+def _volatile(state: State) -> set[int]:
+    """The files all of whose names are in volatile paths."""
+    elsewhere = {shown.ino for path, shown in state.items() if not matches(path, PATTERNS)}
+    return {shown.ino for shown in state.values()} - elsewhere
+
+
+def _extents(reader: Reader, epoch: int) -> list[tuple[set[bytes], bool]]:
+    """(keys of the extents with a block, whether it has a name that is not volatile, or may have
+    one) of each file of a state, without those of the base."""
+    snapshot = Snapshot(reader, reader.lineage(epoch))
+    found = []
+    pending, names = [(b"", 1)], dict[int, list[bytes]]()
+    while pending:
+        path, ino = pending.pop()
+        names.setdefault(ino, []).append(path)
+        record = snapshot.inode(ino)
+        assert record is not None
+        if records.kind_of(record.mode) == 4:
+            for name, below, _ in snapshot.entries(ino):
+                pending.append((path + b"/" + name if path else name, below))
+    for ino, paths in names.items():
+        record = snapshot.inode(ino)
+        assert record is not None
+        extents = set()
+        for number, _ in snapshot.extents(record.content):
+            prefix = keys.extent_prefix(record.content, number)
+            seen = snapshot.newest("extent", prefix)
+            if seen is not None and seen[0] and len(seen[1]) == codec.HASH_SIZE:
+                extents.add(prefix + keys.inverted(seen[0]))
+        unknown = bool(record.flags & records.INODE_EXTERNAL_LINKS)
+        found.append((extents, unknown or any(not matches(path, PATTERNS) for path in paths)))
+    return found
+
+
+def test_what_is_kept_shows_what_it_did_or_that_it_is_thinned(base: Path, fast_path: Path) -> None:
+    make_base(base)
+
+    class Here(Thinned):
+        def __init__(self) -> None:
+            super().__init__(base, fast_path)
+
+    search(Here, examples=30, steps=40)
