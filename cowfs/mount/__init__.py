@@ -1,1 +1,1 @@
-"""The FUSE layer: operations, request loop, kernel caches. The only importer of pyfuse3."""
+"""The FUSE layer: requests, operations, kernel caches. The only importer of pyfuse3."""

@@ -7,8 +7,8 @@ What the kernel is told of a checkpoint's tree it may keep for ever, and `.cowfs
 restore brings one of the project's own. Not so the names of checkpoints and labels: those are
 looked up each time, so that one that was removed is gone at once, with all below it.
 
-Threading: the FUSE thread. Unlike those of the main view these handlers may wait for a commit:
-what they show is in the store.
+Threading: the FUSE thread. A handler that has to wait for a commit, since what is shown here is in
+the store, returns a coroutine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any, Protocol
+from typing import Protocol
 
-import pyfuse3
-
-from cowfs.mount import replies
+from cowfs.mount import replies, wire
 from cowfs.mount.nodes import BROWSE_INO, CHECKPOINTS_INO, INO_MASK, NAMES, TOPS, VIEW_SHIFT
+from cowfs.mount.requests import Answer, Caller
 from cowfs.store.writer import TransactionGroup
 from cowfs.types import NAME_MAX, ROOT_INO
 from cowfs.volume import attributes, data
@@ -44,7 +43,6 @@ use chmod(2)). Those of base files are kept in the store and hidden."""
 _CHECKPOINTS = b"checkpoints"
 _TIME_SECONDS = 1
 """How long the kernel may believe when the last checkpoint was made."""
-_DOTS = 2
 
 
 class Waiter(Protocol):
@@ -100,7 +98,7 @@ class _File:
 
 
 class _Directory:
-    """An open directory of a checkpoint; the listing is taken at the first read."""
+    """An open directory of a checkpoint; the listing is taken when it is read from the start."""
 
     __slots__ = ("ino", "listing", "visit")
 
@@ -170,86 +168,94 @@ class Browsing:
         finally:
             self._visits.leave(visit)
 
-    def _attributes(self, visit: Visit, view: SealedView, inode: Inode) -> pyfuse3.EntryAttributes:
-        entry: pyfuse3.EntryAttributes | None = inode.attr
+    def _packed(self, visit: Visit, view: SealedView, inode: Inode) -> bytes:
+        """The entry of an inode."""
+        entry: bytes | None = inode.attr
         if entry is None:
-            entry = replies.attributes(inode)
-            entry.st_ino = self._node(visit, inode.ino)
-            if inode.ino == ROOT_INO:
-                entry.entry_timeout = 0
-            else:
-                entry.generation = visit.turn
-            if inode.is_dir and not view.is_listed(inode.ino):
-                entry.attr_timeout = 0  # its link count may be another one when it is
-                inode.attr = None
+            is_root = inode.ino == ROOT_INO
+            # The link count of a directory may be another one when it is listed.
+            keep = not inode.is_dir or view.is_listed(inode.ino)
+            entry = replies.of_inode(
+                inode,
+                self._node(visit, inode.ino),
+                inode.mode,
+                generation=0 if is_root else visit.turn,
+                entry_valid=0 if is_root else replies.FOREVER,
+                attr_valid=replies.FOREVER if keep else 0,
+            )
+            if keep:
+                inode.attr = entry
         return entry
 
-    def _entry(self, visit: Visit, view: SealedView, inode: Inode) -> pyfuse3.EntryAttributes:
+    def _entry(self, visit: Visit, view: SealedView, inode: Inode) -> bytes:
         """A reply by which the kernel takes a reference."""
         if inode.ino != ROOT_INO:
             self._visits.use(visit)
         if inode.damaged:
             return replies.unreadable(self._node(visit, inode.ino), inode.kind)
-        return self._attributes(visit, view, inode)
+        return self._packed(visit, view, inode)
 
     # -- names ------------------------------------------------------------------------------
 
-    def root(self) -> pyfuse3.EntryAttributes:
+    def root(self) -> bytes:
         """The reply to a look-up of `.cowfs`."""
-        return self._names_directory(BROWSE_INO)
+        return self._names_entry(BROWSE_INO, Name(DIRECTORY))
 
-    def _names_directory(self, node: int) -> pyfuse3.EntryAttributes:
-        entry = replies.directory(node)
-        entry.st_mode = stat.S_IFDIR | 0o555
-        entry.attr_timeout = _TIME_SECONDS
-        if node in (BROWSE_INO, CHECKPOINTS_INO):
-            entry.entry_timeout = replies.FOREVER
-        moment = self._volume.open_epoch.opened  # when the last checkpoint was made
-        entry.st_atime_ns = entry.st_mtime_ns = entry.st_ctime_ns = moment
-        return entry
+    def _names_entry(self, node: int, name: Name) -> bytes:
+        link = name.kind == LINK
+        return replies.made_up(
+            node,
+            stat.S_IFLNK | 0o777 if link else stat.S_IFDIR | 0o555,
+            uid=os.getuid(),
+            size=len(name.target) if link else 0,
+            moment=self._volume.open_epoch.opened,  # when the last checkpoint was made
+            entry_valid=replies.FOREVER if node in (BROWSE_INO, CHECKPOINTS_INO) else 0,
+            attr_valid=_TIME_SECONDS,
+        )
 
-    def _name_attributes(self, node: int, name: Name) -> pyfuse3.EntryAttributes:
-        entry = self._names_directory(node)
-        if name.kind == LINK:
-            entry.st_mode = stat.S_IFLNK | 0o777
-            entry.st_size = len(name.target)
-        return entry
-
-    async def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
+    def lookup(self, parent: int, name: bytes, pid: int) -> Answer:
         if parent == BROWSE_INO:
             if name == _CHECKPOINTS:
-                return self._name_attributes(self._names.use(b""), Name(DIRECTORY))
+                return self._names_entry(self._names.use(b""), Name(DIRECTORY))
             return self._absent
         if parent >> VIEW_SHIFT == NAMES:
-            return await self._look_up_checkpoint(parent, name)
+            return self._look_up_name(parent, name)
         visit, ino = self._place(parent)
         view = self._visits.view(visit)
         try:
             inode = view.find(ino, name)
         except NotStoredError:
-            await self._bring(visit, view, ino)
-            view = self._visits.view(visit)
-            inode = view.find(ino, name, brought=True)
-        if inode is None:
-            return self._absent
-        return self._entry(visit, view, inode)
+            return self._look_up_brought(visit, view, ino, name)
+        return self._absent if inode is None else self._entry(visit, view, inode)
 
-    async def _look_up_checkpoint(self, parent: int, name: bytes) -> Any:
+    async def _look_up_brought(
+        self, visit: Visit, view: SealedView, directory: int, name: bytes
+    ) -> bytes:
+        await self._bring(visit, view, directory)
+        view = self._visits.view(visit)
+        inode = view.find(directory, name, brought=True)
+        return self._absent if inode is None else self._entry(visit, view, inode)
+
+    def _look_up_name(self, parent: int, name: bytes) -> Answer:
         if len(name) > NAME_MAX:
-            raise PosixError(errno.ENAMETOOLONG)
+            return errno.ENAMETOOLONG
         above = self._names.path(parent)
         path = above + b"/" + name if above else name
         self._volume.reap()
         found = self._visits.find_name(path)
-        if found is None:
-            await self._commit()  # one may be on its way
-            found = self._visits.find_name(path)
-            if found is None:
-                return self._absent_now
+        return self._look_up_committed(path) if found is None else self._found(path, found)
+
+    async def _look_up_committed(self, path: bytes) -> bytes:
+        """One may be on its way."""
+        await self._commit()
+        found = self._visits.find_name(path)
+        return self._absent_now if found is None else self._found(path, found)
+
+    def _found(self, path: bytes, found: Name) -> bytes:
         if found.kind == CHECKPOINT:
             visit, view, root = self._inode(_top(path))
             return self._entry(visit, view, root)
-        return self._name_attributes(self._names.use(path), found)
+        return self._names_entry(self._names.use(path), found)
 
     def _name(self, node: int) -> Name:
         """What a node of `NAMES` is now."""
@@ -271,17 +277,17 @@ class Browsing:
             except PosixError:
                 pass
 
-    async def readlink(self, node: int, ctx: pyfuse3.RequestContext) -> bytes:
+    def readlink(self, node: int) -> Answer:
         if node >> VIEW_SHIFT == NAMES:
             return self._name(node).target
         return self._inode(node)[2].target
 
     # -- attributes -------------------------------------------------------------------------
 
-    async def getattr(self, node: int, ctx: pyfuse3.RequestContext) -> Any:
+    def getattr(self, node: int, pid: int) -> Answer:
         if node >> VIEW_SHIFT == NAMES:
-            return self._name_attributes(node, self._name(node))
-        return self._attributes(*self._inode(node))
+            return wire.attr_out(self._names_entry(node, self._name(node)))
+        return wire.attr_out(self._packed(*self._inode(node)))
 
     def _xattrs(self, node: int) -> dict[bytes, bytes]:
         if node >> VIEW_SHIFT == NAMES:
@@ -289,15 +295,13 @@ class Browsing:
         _, view, inode = self._inode(node)
         return attributes.xattrs(view, inode)
 
-    async def getxattr(self, node: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+    def getxattr(self, node: int, name: bytes) -> bytes | int:
         if not name.startswith(XATTR_CLASSES):
-            raise PosixError(errno.ENOTSUP)
+            return errno.ENOTSUP
         value = self._xattrs(node).get(name)
-        if value is None:
-            raise PosixError(errno.ENODATA)
-        return value
+        return errno.ENODATA if value is None else value
 
-    async def listxattr(self, node: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
+    def listxattr(self, node: int) -> list[bytes]:
         return [name for name in self._xattrs(node) if name.startswith(XATTR_CLASSES)]
 
     # -- files ------------------------------------------------------------------------------
@@ -310,133 +314,132 @@ class Browsing:
         self._handles[fh] = handle
         return fh
 
-    async def open(self, node: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+    def open(self, node: int, flags: int, caller: Caller) -> Answer:
         if flags & os.O_ACCMODE != os.O_RDONLY or flags & os.O_TRUNC:
-            raise PosixError(errno.EROFS)
+            return errno.EROFS
         visit, _, inode = self._inode(node)
-        return pyfuse3.FileInfo(fh=self._add_handle(_File(visit, inode)))
+        return wire.OPEN_OUT.pack(self._add_handle(_File(visit, inode)), wire.KEEP_CACHE, 0)
 
-    async def read(self, fh: int, offset: int, size: int) -> bytes:
+    def read(self, fh: int, offset: int, size: int) -> Answer:
         file = self._handles.get(fh)
         if not isinstance(file, _File):
-            raise PosixError(errno.EBADF)
+            return errno.EBADF
         return data.read(self._visits.view(file.visit), file.inode, offset, size)
 
-    async def release(self, fh: int) -> None:
+    def release(self, fh: int) -> Answer:
         handle = self._handles.pop(fh, None)
         if isinstance(handle, (_File, _Directory)):
             self._visits.leave(handle.visit)
+        return None
 
     releasedir = release
 
-    async def flush(self, fh: int) -> None:
-        raise PosixError(errno.ENOSYS)  # as for the main view: the kernel asks only once
-
     # -- directories ------------------------------------------------------------------------
 
-    async def opendir(self, node: int, ctx: pyfuse3.RequestContext) -> int:
+    def opendir(self, node: int) -> Answer:
+        """The kernel keeps listings of checkpoints, which never change; not that of their names."""
         if node >> VIEW_SHIFT == NAMES:
-            return self._add_handle(_NamesDirectory(node))
+            return wire.OPEN_OUT.pack(self._add_handle(_NamesDirectory(node)), 0, 0)
         visit, _, inode = self._inode(node)
-        return self._add_handle(_Directory(visit, inode.ino))
+        handle = self._add_handle(_Directory(visit, inode.ino))
+        return wire.OPEN_OUT.pack(handle, wire.KEEP_CACHE | wire.CACHE_DIR, 0)
 
-    async def readdir(self, fh: int, start: int, token: pyfuse3.ReaddirToken) -> None:
+    def readdir(self, fh: int, offset: int, size: int) -> Answer:
         directory = self._handles.get(fh)
         if isinstance(directory, _NamesDirectory):
-            self._read_names(directory, start, token)
-        elif isinstance(directory, _Directory):
-            if directory.listing is None or not start:
-                directory.listing = await self._listing(directory)
-            self._read_directory(directory, directory.listing, start, token)
-        else:
-            raise PosixError(errno.EBADF)
+            return self._read_names(directory, offset, size)
+        if not isinstance(directory, _Directory):
+            return errno.EBADF
+        if directory.listing is None or not offset:
+            view = self._visits.view(directory.visit)
+            try:
+                directory.listing = view.listing(directory.ino)
+            except NotStoredError:
+                return self._list_brought(directory, view, offset, size)
+        return self._read_directory(directory, directory.listing, offset, size)
 
-    async def _listing(self, directory: _Directory) -> list[tuple[bytes, int]]:
-        """(name, node << 4 | kind) of the dots, (name, ino << 4 | kind) of all else."""
-        visit, ino = directory.visit, directory.ino
-        view = self._visits.view(visit)
-        try:
-            entries = view.listing(ino)
-        except NotStoredError:
-            await self._bring(visit, view, ino)
-            view = self._visits.view(visit)
-            entries = view.listing(ino, brought=True)
-        above = CHECKPOINTS_INO
-        if ino != ROOT_INO:
-            above = self._node(visit, view.parent_of(view.inode(ino)))
-        return [(b".", self._node(visit, ino) << 4), (b"..", above << 4), *entries]
+    async def _list_brought(
+        self, directory: _Directory, view: SealedView, offset: int, size: int
+    ) -> bytes:
+        await self._bring(directory.visit, view, directory.ino)
+        view = self._visits.view(directory.visit)
+        directory.listing = view.listing(directory.ino, brought=True)
+        return self._read_directory(directory, directory.listing, offset, size)
 
     def _read_directory(
-        self,
-        directory: _Directory,
-        listing: list[tuple[bytes, int]],
-        start: int,
-        token: pyfuse3.ReaddirToken,
-    ) -> None:
+        self, directory: _Directory, listing: list[tuple[bytes, int]], offset: int, size: int
+    ) -> bytes:
         visit = directory.visit
         view = self._visits.view(visit)
-        reply, inodes = pyfuse3.readdir_reply, view.inodes
-        for at in range(start, len(listing)):
+        inodes, reply = view.inodes, replies.Listing(size)
+        if offset == 0:
+            reply.add_dot(b".", self._node(visit, directory.ino), 1)
+        if offset <= 1:
+            above = CHECKPOINTS_INO
+            if directory.ino != ROOT_INO:
+                above = self._node(visit, view.parent_of(view.inode(directory.ino)))
+            reply.add_dot(b"..", above, 2)
+        for at in range(max(offset - 2, 0), len(listing)):
             name, packed = listing[at]
-            if at < _DOTS:
-                if not reply(token, name, replies.dot(packed >> 4), at + 1):
-                    return
-                continue
             child = inodes.get(packed >> 4) or view.named(packed)
+            node = self._node(visit, child.ino)
             if child.damaged:
-                entry = replies.unreadable(self._node(visit, child.ino), child.kind)
+                entry = replies.unreadable(node, child.kind)
             else:
-                entry = self._attributes(visit, view, child)
-            if not reply(token, name, entry, at + 1):
-                return
+                entry = self._packed(visit, view, child)
+            if not reply.add(name, entry, node, packed & 15, at + 3):
+                break
             self._visits.use(visit)
+        return reply.reply()
 
-    def _read_names(
-        self, directory: _NamesDirectory, start: int, token: pyfuse3.ReaddirToken
-    ) -> None:
+    def _read_names(self, directory: _NamesDirectory, offset: int, size: int) -> bytes:
         """The kernel looks each name up before it uses it: nothing is said of what lies there, and
         no checkpoint is read."""
         node = directory.node
         path = b"" if node == BROWSE_INO else self._names.path(node)
-        if not start:
+        if not offset:
             self._volume.reap()
             names = self._visits.names(path)
             directory.listing = [(_CHECKPOINTS, DIRECTORY)] if node == BROWSE_INO else list(names)
-        dots = [(b".", node), (b"..", ROOT_INO if node == BROWSE_INO else BROWSE_INO)]
-        for at in range(start, _DOTS):
-            if not pyfuse3.readdir_reply(token, dots[at][0], replies.dot(dots[at][1]), at + 1):
-                return
-        entry = replies.directory(node)
-        for at in range(max(start, _DOTS), len(directory.listing) + _DOTS):
-            name, kind = directory.listing[at - _DOTS]
-            entry.st_mode = stat.S_IFLNK | 0o777 if kind == LINK else stat.S_IFDIR | 0o555
+        reply = replies.Listing(size)
+        if offset == 0:
+            reply.add_dot(b".", node, 1)
+        if offset <= 1:
+            reply.add_dot(b"..", ROOT_INO if node == BROWSE_INO else BROWSE_INO, 2)
+        for at in range(max(offset - 2, 0), len(directory.listing)):
+            name, kind = directory.listing[at]
+            mode = stat.S_IFLNK | 0o777 if kind == LINK else stat.S_IFDIR | 0o555
             known = 0
             if kind == CHECKPOINT:
-                entry.st_ino = _top(name)
+                child = _top(name)
             elif node == BROWSE_INO:
-                entry.st_ino = known = self._names.use(b"")
+                child = known = self._names.use(b"")
             else:
-                entry.st_ino = known = self._names.use(path + b"/" + name if path else name)
-            if not pyfuse3.readdir_reply(token, name, entry, at + 1):
+                child = known = self._names.use(path + b"/" + name if path else name)
+            entry = replies.made_up(child, mode, uid=os.getuid())
+            if not reply.add(name, entry, child, mode >> 12, at + 3):
                 if known:
                     self._names.forget(known, 1)
-                return
+                break
+        return reply.reply()
 
     # -- what would change something ----------------------------------------------------------
 
-    async def _refuse(self, *args: Any) -> Any:
-        raise PosixError(errno.EROFS)
+    def _refuse(self, *args: object) -> Answer:
+        return errno.EROFS
 
-    mknod = mkdir = symlink = unlink = rmdir = rename = setxattr = removexattr = _refuse
+    mknod = mkdir = symlink = unlink = rmdir = rename = link = _refuse
+    create = setattr = setxattr = removexattr = write = _refuse
 
-    async def link(self, node: int, new_parent: int, *args: Any) -> Any:
-        raise PosixError(errno.EROFS if new_parent > INO_MASK else errno.EXDEV)
+    def fsync(self, fh: int) -> Answer:
+        """Nothing here is ever dirty."""
+        return None
 
-    async def access(self, node: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
-        raise PosixError(errno.ENOSYS)  # default_permissions: the kernel decides
+    def fsyncdir(self) -> Answer:
+        return None
 
-    async def poll(self, node: int, fh: int, handle: Any, ctx: pyfuse3.RequestContext) -> int:
-        raise PosixError(errno.ENOSYS)
+    def statfs(self) -> Answer:
+        return replies.space(self._volume)
 
 
 def _top(checkpoint: bytes) -> int:

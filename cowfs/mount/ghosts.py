@@ -14,11 +14,10 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-import pyfuse3
-
+from cowfs.mount.device import Device
 from cowfs.mount.loop import Loop
 from cowfs.mount.nodes import GHOSTS_INO
 from cowfs.mount.upkeep import GHOSTS_NAME
@@ -27,22 +26,56 @@ from cowfs.mounts import place_of, top_mount
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class Hidden:
+    """The hidden directory, open: `fd`."""
+
+    def __init__(self, fd: int, device: Device) -> None:
+        self.fd = fd
+        self._device = device
+
+    @contextlib.contextmanager
+    def name(self, ino: int) -> Iterator[bytes]:
+        """The name of an inode in it; the kernel forgets it afterwards."""
+        name = b"%d" % ino
+        try:
+            yield name
+        finally:
+            self._device.invalidate_entry(GHOSTS_INO, name)
+
+    def place(self, name: bytes) -> bytes:
+        """A path for calls that take no directory descriptor."""
+        return b"/proc/self/fd/%d/%s" % (self.fd, name)
+
+    def open(self, name: bytes) -> int:
+        """Open an inode whatever its mode is: a ghost's chmod(2) changes only what the kernel
+        shows."""
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        for mode in (os.O_RDONLY, os.O_WRONLY):
+            try:
+                return os.open(name, mode | flags, dir_fd=self.fd)
+            except PermissionError:
+                continue
+        os.chmod(name, 0o600, dir_fd=self.fd)
+        return os.open(name, os.O_RDONLY | flags, dir_fd=self.fd)
+
+
 class Ghosts:
     """Makes ghosts of threads."""
 
     def __init__(self, loop: Loop, mountpoint: str) -> None:
+        self._device = loop.device
         self._operations = loop.operations
         self._mountpoint = mountpoint
         mount = top_mount(mountpoint)
         self._name = mount.device if mount is not None else "0:0"
         major, _, minor = self._name.partition(":")
-        self._device = os.makedev(int(major), int(minor))
+        self._number = os.makedev(int(major), int(minor))
         self._lock = threading.Lock()
 
     @property
     def device(self) -> int:
         """The mount's st_dev."""
-        return self._device
+        return self._number
 
     def mountpoint(self) -> str:
         """Where the mount is now. Raises FileNotFoundError."""
@@ -67,31 +100,30 @@ class Ghosts:
         return _listed(self._operations.upkeep.holders)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[int]:
-        """The calling thread is a ghost, and no other thread is that comes here; yields a
-        descriptor of the hidden directory."""
+    def alone(self) -> Iterator[Hidden]:
+        """The calling thread is a ghost, and no other thread is that comes here."""
         with self._lock, self.haunting(), self._hidden_directory() as hidden:
             try:
                 yield hidden
             finally:
                 opened = self._operations.upkeep.opened
                 while opened:
-                    notify(pyfuse3.invalidate_inode, opened.pop(), True)
+                    self._device.invalidate_inode(opened.pop(), attributes_only=True)
 
     @contextlib.contextmanager
-    def _hidden_directory(self) -> Iterator[int]:
+    def _hidden_directory(self) -> Iterator[Hidden]:
         path = os.fsencode(self.mountpoint()) + b"/" + GHOSTS_NAME
         fd = os.open(path, os.O_PATH | _DIRECTORY)
         try:
             self._must_be_ours(fd)
-            yield fd
+            yield Hidden(fd, self._device)
         finally:
             os.close(fd)
 
     def _must_be_ours(self, fd: int) -> None:
         """A path may lead elsewhere: somebody put something in its way, or mounted it over it.
         Raises OSError(ESTALE)."""
-        if os.fstat(fd).st_dev != self._device:
+        if os.fstat(fd).st_dev != self._number:
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     @contextlib.contextmanager
@@ -123,39 +155,3 @@ def _listed(threads: set[int]) -> Iterator[None]:
         yield
     finally:
         threads.discard(me)
-
-
-@contextlib.contextmanager
-def hidden_name(ino: int) -> Iterator[bytes]:
-    """The name of an inode in the hidden directory; the kernel forgets it afterwards."""
-    name = b"%d" % ino
-    try:
-        yield name
-    finally:
-        notify(pyfuse3.invalidate_entry, GHOSTS_INO, name)
-
-
-def place(hidden: int, name: bytes) -> bytes:
-    """A path for calls that take no directory descriptor."""
-    return b"/proc/self/fd/%d/%s" % (hidden, name)
-
-
-def open_hidden(hidden: int, name: bytes) -> int:
-    """Open an inode whatever its mode is: a ghost's chmod(2) changes only what the kernel shows."""
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    for mode in (os.O_RDONLY, os.O_WRONLY):
-        try:
-            return os.open(name, mode | flags, dir_fd=hidden)
-        except PermissionError:
-            continue
-    os.chmod(name, 0o600, dir_fd=hidden)
-    return os.open(name, os.O_RDONLY | flags, dir_fd=hidden)
-
-
-def notify(fn: Callable[..., None], *args: object) -> None:
-    """A notification about something that the kernel may have forgotten meanwhile."""
-    try:
-        fn(*args)
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY):
-            raise

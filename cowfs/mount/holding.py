@@ -30,9 +30,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import pyfuse3
-
-from cowfs.mount.ghosts import Ghosts, hidden_name, notify, open_hidden, place
+from cowfs.mount.device import Device
+from cowfs.mount.ghosts import Ghosts, Hidden
 from cowfs.mount.loop import Loop
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
@@ -127,15 +126,17 @@ class Holder:
                     threads.append(self._start(self._flush if stays else self._resize, hidden, ino))
                 self._wait(threads)
                 swapped, settled = loop.call(swap)
-                _drop_pages({ino for ino in upkeep.dropping if same[ino]})
-                _drop_soon({ino for ino in upkeep.dropping if not same[ino]})
+                _drop_pages(loop.device, {ino for ino in upkeep.dropping if same[ino]})
+                _drop_soon(loop.device, {ino for ino in upkeep.dropping if not same[ino]})
             finally:
                 loop.call(end)
                 for thread in threads:
                     thread.join()
         return swapped, settled
 
-    def _start(self, hold: Callable[[int, int], None], hidden: int, ino: int) -> threading.Thread:
+    def _start(
+        self, hold: Callable[[Hidden, int], None], hidden: Hidden, ino: int
+    ) -> threading.Thread:
         def run() -> None:
             try:
                 with self._ghosts.haunting():
@@ -155,40 +156,42 @@ class Holder:
         ):
             time.sleep(0.0002)
 
-    def _flush(self, hidden: int, ino: int) -> None:
-        with hidden_name(ino) as name:
+    def _flush(self, hidden: Hidden, ino: int) -> None:
+        with hidden.name(ino) as name:
             with self._ghosts.holding():
-                fd = open_hidden(hidden, name)
+                fd = hidden.open(name)
             try:
                 os.fsync(fd)
             finally:
                 os.close(fd)
             self._correct_times(hidden, name, ino)
 
-    def _resize(self, hidden: int, ino: int) -> None:
+    def _resize(self, hidden: Hidden, ino: int) -> None:
         _drop_fsetid()
-        with hidden_name(ino) as name:
+        with hidden.name(ino) as name:
             with self._ghosts.holding():
                 self._truncate(hidden, name)
             self._correct_times(hidden, name, ino)
 
-    def _correct_times(self, hidden: int, name: bytes, ino: int) -> None:
+    def _correct_times(self, hidden: Hidden, name: bytes, ino: int) -> None:
         """Where a restore changed them."""
         times, shown = self._loop.call(lambda: (self._times(ino), self._loop.held.get(ino)))
         if times is None or shown is None or times[1] == shown:
             return
         self._operations.upkeep.stale.add(ino)
-        now = os.stat(name, dir_fd=hidden, follow_symlinks=False)
+        now = os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
         if now.st_mtime_ns == shown:  # else a writer has gone on
-            os.utime(name, ns=times, dir_fd=hidden, follow_symlinks=False)
+            os.utime(name, ns=times, dir_fd=hidden.fd, follow_symlinks=False)
 
-    def _truncate(self, hidden: int, name: bytes) -> None:
+    def _truncate(self, hidden: Hidden, name: bytes) -> None:
         """By the path, since the close of a descriptor would wait for the lock once more. The size
         does not matter."""
         for _ in range(_TRIES):
-            os.stat(name, dir_fd=hidden, follow_symlinks=False)  # shows the kernel the setuid bit
+            os.stat(
+                name, dir_fd=hidden.fd, follow_symlinks=False
+            )  # shows the kernel the setuid bit
             try:
-                os.truncate(place(hidden, name), 0)
+                os.truncate(hidden.place(name), 0)
             except BlockingIOError:  # somebody looked at the file in between
                 continue
             return
@@ -206,20 +209,20 @@ def _keeps_size(then: Snapshot, ino: int, size: int) -> bool:
     return record is None or record.size == size
 
 
-def _drop_pages(inodes: set[int]) -> None:
+def _drop_pages(device: Device, inodes: set[int]) -> None:
     """Drop the pages of held files whose size stays; the kernel does it where the size changes.
 
     A page that was stored to through a mapping is written back first.
     """
     for ino in inodes:
-        notify(pyfuse3.invalidate_inode, ino)
+        device.invalidate_inode(ino)
 
 
-def _drop_soon(inodes: set[int]) -> None:
+def _drop_soon(device: Device, inodes: set[int]) -> None:
     """The same where truncate(2) holds: then writing back has to wait for the end of the hold, so
     there is a limit to this."""
     if inodes:
-        thread = threading.Thread(target=_drop_pages, args=(inodes,), daemon=True)
+        thread = threading.Thread(target=_drop_pages, args=(device, inodes), daemon=True)
         thread.start()
         thread.join(_DROP_SECONDS)
 

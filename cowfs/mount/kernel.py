@@ -31,10 +31,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
-import pyfuse3
-
 from cowfs.errors import StoreFullError
-from cowfs.mount.ghosts import Ghosts, hidden_name, notify, open_hidden, place
+from cowfs.mount.device import Device
+from cowfs.mount.ghosts import Ghosts, Hidden
 from cowfs.mount.holding import Holder
 from cowfs.mount.loop import Loop, LoopEndedError
 from cowfs.mount.nodes import CHECKPOINTS_INO
@@ -64,6 +63,7 @@ class Kernel:
         """`watch_limit`: how many names a restore announces to watchers one by one."""
         self._watch_limit = watch_limit
         self._loop = loop
+        self._device = loop.device
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
         self._closed: SimpleQueue[int | frozenset[int] | str | None] = SimpleQueue()
@@ -94,11 +94,11 @@ class Kernel:
             closed = item
             try:
                 if isinstance(closed, str):
-                    notify(pyfuse3.invalidate_entry, CHECKPOINTS_INO, closed.encode())
+                    self._device.invalidate_entry(CHECKPOINTS_INO, closed.encode())
                     continue
                 view = self._loop.volume.main
                 for parent, name in self._loop.call(lambda: view.snapshot.links(closed)):  # noqa: B023
-                    notify(pyfuse3.invalidate_entry, parent, name)
+                    self._device.invalidate_entry(parent, name)
             except (LoopEndedError, OSError) as error:
                 log.info("%r stays in the kernel's cache: %s", closed, error)
 
@@ -206,11 +206,11 @@ class Kernel:
             names += self._loop.call(lambda: self._loop.operations.renew(running))
         outdated = self._loop.operations.upkeep.outdated
         for parent, name in names:
-            notify(pyfuse3.invalidate_entry, parent, name)
+            self._device.invalidate_entry(parent, name)
             outdated.discard((parent, name))
         for ino in invalidation.inodes:
             if ino not in running:
-                notify(pyfuse3.invalidate_inode, ino, ino in settled)
+                self._device.invalidate_inode(ino, attributes_only=ino in settled)
         files = [ino for ino in invalidation.files if ino not in running and ino not in settled]
         if told is not None:
             self._announce_new(told)
@@ -237,7 +237,7 @@ class Kernel:
         names = [(appeared.parent, appeared.name) for appeared in told.appeared]
         names += [(modified.parent, modified.name) for modified in told.modified]
         for parent, name in names:
-            notify(pyfuse3.invalidate_entry, parent, name)
+            self._device.invalidate_entry(parent, name)
 
     @contextlib.contextmanager
     def _announcing(self) -> Iterator[Find]:
@@ -259,7 +259,7 @@ class Kernel:
                     if not _is_right(hidden, right):
                         # Somebody may have changed it since.
                         for now in self._loop.call(lambda: self._right_ones([right.ino])):  # noqa: B023
-                            _correct(hidden, now)
+                            _correct(self._device, hidden, now)
                             upkeep.stale.add(now.ino)
                     upkeep.unsettled.discard(right.ino)
                     self._forget_unheld(hidden, right)
@@ -277,13 +277,13 @@ class Kernel:
             if i is not None and i.nlookup and not i.orphan_epoch
         ]
 
-    def _forget_unheld(self, hidden: int, right: _Right) -> None:
+    def _forget_unheld(self, hidden: Hidden, right: _Right) -> None:
         """A look-up that ran meanwhile may have kept an inode in the kernel that nobody holds, with
         a ctime of the kernel's own: make the kernel forget it. Normally the first look is right."""
         view, ino = self._loop.volume.main, right.ino
         for _ in range(_FORGET_TRIES):
-            with hidden_name(ino) as name:
-                shown = os.stat(name, dir_fd=hidden, follow_symlinks=False)
+            with hidden.name(ino) as name:
+                shown = os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
                 if shown.st_ctime_ns == right.ctime:
                     return
 
@@ -297,7 +297,7 @@ class Kernel:
                 self._loop.operations.upkeep.stale.add(ino)
                 return
             for parent, last in links:
-                notify(pyfuse3.invalidate_entry, parent, last)
+                self._device.invalidate_entry(parent, last)
 
     def _running(self, files: list[int]) -> set[int]:
         """Those of the files that are programs which run now: nobody may open them for writing."""
@@ -325,20 +325,20 @@ class _Right:
     ctime: int
 
 
-def _is_running(hidden: int, ino: int) -> bool:
-    with hidden_name(ino) as name:
+def _is_running(hidden: Hidden, ino: int) -> bool:
+    with hidden.name(ino) as name:
         try:
-            os.close(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=hidden))
+            os.close(os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=hidden.fd))
         except OSError as error:
             return error.errno == errno.ETXTBSY
     return False
 
 
-def _wait_for_writeback(hidden: int, ino: int) -> None:
+def _wait_for_writeback(hidden: Hidden, ino: int) -> None:
     """Return when everything that was written to an inode is here."""
-    with hidden_name(ino) as name:
+    with hidden.name(ino) as name:
         try:
-            os.close(open_hidden(hidden, name))
+            os.close(hidden.open(name))
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
                 log.info("inode %d is leased: its pages were not waited for", ino)
@@ -346,23 +346,23 @@ def _wait_for_writeback(hidden: int, ino: int) -> None:
                 raise  # else the inode is gone: its last handle was closed, which waited as well
 
 
-def _is_right(hidden: int, right: _Right) -> bool:
-    with hidden_name(right.ino) as name:
-        shown = os.stat(name, dir_fd=hidden, follow_symlinks=False)
+def _is_right(hidden: Hidden, right: _Right) -> bool:
+    with hidden.name(right.ino) as name:
+        shown = os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
     return shown.st_size == right.size and shown.st_mtime_ns == right.mtime
 
 
-def _correct(hidden: int, right: _Right) -> None:
+def _correct(device: Device, hidden: Hidden, right: _Right) -> None:
     """Make the kernel take over size and mtime of one file."""
-    with hidden_name(right.ino) as name:
-        if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_size != right.size:
-            path = place(hidden, name)
+    with hidden.name(right.ino) as name:
+        if os.stat(name, dir_fd=hidden.fd, follow_symlinks=False).st_size != right.size:
+            path = hidden.place(name)
             try:
                 os.truncate(path, right.size)
             except PermissionError:
-                os.chmod(name, 0o600, dir_fd=hidden)
+                os.chmod(name, 0o600, dir_fd=hidden.fd)
                 os.truncate(path, right.size)
-            notify(pyfuse3.invalidate_inode, right.ino)
+            device.invalidate_inode(right.ino)
         times = (right.atime, right.mtime)
-        os.utime(name, ns=times, dir_fd=hidden, follow_symlinks=False)
-        notify(pyfuse3.invalidate_inode, right.ino, True)
+        os.utime(name, ns=times, dir_fd=hidden.fd, follow_symlinks=False)
+        device.invalidate_inode(right.ino, attributes_only=True)

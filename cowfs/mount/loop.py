@@ -1,14 +1,10 @@
-"""The FUSE thread: pyfuse3's request loop, and how other threads hand it work.
+"""The FUSE thread: the request loop, and how other threads hand it work.
 
-pyfuse3 waits for each request in trio (a lock, epoll): most of the time of a small request. Its
-module-level coroutine `_wait_fuse_readable`, looked up at each request, is replaced by a wait in
-poll(2) that also watches an eventfd: by it other threads hand in functions (`Loop.call`,
-`Loop.post`). trio runs only when such a function has made a waiting handler ready, and once in
-`_EVERY` requests: a worker that blocks in poll(2) keeps all others from running, so none does while
-a handler is ready to go on (`_woken`). After a reply the wait stays awake for a moment before it
-sleeps, because waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows
-both); it stops doing so when nothing comes. Where the attribute is missing, pyfuse3's own wait is
-used.
+A request is read, its handler called, the answer written: that is all for nearly all of them. A
+handler that has to wait returns a coroutine, which goes on when the `Event` that it awaits is set;
+the loop serves others meanwhile. Other threads hand in functions (`Loop.call`, `Loop.post`), of
+which an eventfd tells. After a reply the loop stays awake for a moment before it sleeps in poll(2),
+because waking a sleeping CPU costs more than a whole operation (`scripts/bench files` shows both).
 
 Threading: `Loop.run` is the body of the FUSE thread, the owner of the volume. `call` and `post` may
 be used from any other thread.
@@ -23,14 +19,16 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeVar
 
 import pyfuse3
-import trio
 
-from cowfs.mount.handshake import Handshake
+from cowfs.mount import wire
+from cowfs.mount.device import Device
+from cowfs.mount.nodes import GHOSTS_INO, INO_MASK
 from cowfs.mount.operations import Operations
+from cowfs.mount.requests import HANDLERS, SILENT, Answer, Handlers
 from cowfs.mount.upkeep import Parking
 from cowfs.store.writer import TransactionGroup
 from cowfs.volume.posix import PosixError
@@ -39,14 +37,11 @@ from cowfs.volume.volume import Volume
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Waiting = Coroutine[Any, Any, Any]
 
-_EVERY = 256
 _SPIN_NS = 60_000
-_MAX_TASKS = 160
 _MOST_HELD = 128
-"""Files that are held at the same time; each keeps a task waiting."""
-_SPARE_TASKS = 16
-"""Tasks that neither hold nor park, for everything else."""
+"""Files that are held at the same time; each keeps a thread waiting."""
 _DEFER = 64
 """How many requests may go before a function that was handed in: what the kernel sent earlier
 (FORGETs above all) is then mostly served before a restore asks which inodes it still holds."""
@@ -56,21 +51,33 @@ class LoopEndedError(RuntimeError):
     """The FUSE thread has ended: the file system was unmounted."""
 
 
+class Event:
+    """Something that answers wait for. Owned by the FUSE thread."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, int, _Waiting]] = []
+        """Requests (opcode, unique) and what goes on when it happens."""
+
+    def __await__(self) -> Generator[Event, None, None]:
+        yield self
+
+
 class Loop:
     """Runs one mount. pyfuse3 allows one per process."""
 
     def __init__(self, volume: Volume, mountpoint: str, options: set[str]) -> None:
         self.volume = volume
+        self.device = Device()
         self.operations = Operations(volume, self)
         self._mountpoint = mountpoint
         self._options = options
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._inbox: deque[Callable[[], None]] = deque()
-        self._waiting: dict[TransactionGroup, tuple[trio.Event, int]] = {}
-        self._woken = 0
-        self._release: trio.Event | None = None
-        self._unpark: trio.Event | None = None
-        self._corrected: trio.Event | None = None
+        self._ready: deque[tuple[int, int, _Waiting]] = deque()
+        self._commits: dict[TransactionGroup, Event] = {}
+        self._release: Event | None = None
+        self._unpark: Event | None = None
+        self._corrected: Event | None = None
         self._corrections = 0
         self.held: dict[int, int] = {}
         self._stopping = False
@@ -117,95 +124,113 @@ class Loop:
 
     def mount(self) -> None:
         """Create the kernel's mount. Raises RuntimeError."""
-        # pyfuse3 takes any object with the handlers' methods; ours return plain awaitables.
-        operations = cast(pyfuse3.Operations, self.operations)
-        pyfuse3.init(operations, self._mountpoint, self._options)
+        pyfuse3.init(pyfuse3.Operations(), self._mountpoint, self._options)
+        self.device.fd = _fuse_fd()
 
     def run(self) -> None:
         """Serve requests until the file system is unmounted or `stop` was called."""
         try:
-            trio.run(self._main)
+            if self.device.handshake():
+                self._serve()
         finally:
             self._ended.set()
             self._drain()
 
-    async def _main(self) -> None:
-        if hasattr(pyfuse3, "_wait_fuse_readable"):
-            pyfuse3._wait_fuse_readable = self._make_wait(_fuse_fd())
-        else:
-            log.warning("this pyfuse3 has no _wait_fuse_readable: requests are slower")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._drain_when_idle)
-            try:
-                await pyfuse3.main(max_tasks=_MAX_TASKS)
-            except* ConnectionAbortedError:
-                # An end like any other: what a read of /dev/fuse says when the last user of a
-                # detached mount goes, now and then instead of ENODEV, or when it was aborted.
+    def _serve(self) -> None:
+        device, operations, inbox = self.device, self.operations, self._inbox
+        browsing: Handlers = operations.browsing
+        request, receive, reply = device.request, device.receive, device.reply
+        unpack, handlers, clock = wire.REQUEST.unpack_from, HANDLERS, time.perf_counter_ns
+        poller = select.poll()
+        poller.register(device.fd, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
+        # With one CPU staying awake would only keep the client from running.
+        spin = _SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
+        served = deferred = awake_until = 0
+        while not self._stopping:
+            size = receive()
+            if size > 0:
+                served += 1
+                _, opcode, unique, node, _, _, pid = unpack(request)
+                to: Handlers = browsing if INO_MASK < node < GHOSTS_INO else operations
+                try:
+                    answer = handlers[opcode](to, node, pid, request, size)
+                except Exception as error:
+                    answer = self._failed(opcode, error)
+                if type(answer) is bytes:
+                    reply(unique, answer)
+                else:
+                    self._answer(opcode, unique, answer)
+                operations.requests = served
+                if inbox:
+                    deferred += 1
+                    if deferred >= _DEFER:
+                        deferred = 0
+                        self._drain()
+                if spin:
+                    awake_until = clock() + spin
+                elif not inbox:
+                    self._sleep(poller)
+            elif size < 0:
                 log.info("the kernel ended the connection")
-            nursery.cancel_scope.cancel()
+                break
+            elif inbox:
+                deferred = 0
+                self._drain()
+            elif not spin or clock() > awake_until:
+                self._sleep(poller)
+
+    def _sleep(self, poller: select.poll) -> None:
+        """Until there is a request, or something was handed in."""
+        for fd, _ in poller.poll():
+            if fd == self._wake:
+                os.eventfd_read(fd)
+
+    def _failed(self, opcode: int, error: Exception) -> Answer:
+        """What a request is answered with whose handler raised."""
+        if isinstance(error, IndexError) and opcode >= wire.OPCODES:
+            return errno.ENOSYS  # of a newer protocol
+        return self.operations.failure(opcode, error)
+
+    def _answer(self, opcode: int, unique: int, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self.device.reply(unique, answer)
+        elif answer is None:
+            self.device.reply(unique, b"")
+        elif isinstance(answer, int):
+            self.device.fail(unique, answer)
+        elif answer is not SILENT:
+            assert isinstance(answer, Coroutine)
+            self._go_on(opcode, unique, answer)
+
+    def _go_on(self, opcode: int, unique: int, waiting: _Waiting) -> None:
+        """Run a coroutine until it is done or awaits an event."""
+        try:
+            event: Event = waiting.send(None)
+        except StopIteration as done:
+            self._answer(opcode, unique, done.value)
+        except Exception as error:
+            self._answer(opcode, unique, self._failed(opcode, error))
+        else:
+            event.waiting.append((opcode, unique, waiting))
+
+    def _set(self, event: Event | None) -> None:
+        """What waits for an event goes on, after the function that is running now."""
+        if event is not None:
+            self._ready += event.waiting
+            event.waiting = []
 
     def _drain(self) -> None:
-        try:
-            os.eventfd_read(self._wake)
-        except BlockingIOError:
-            pass
-        inbox = self._inbox
+        """Run what was handed in, and after each what it has made ready."""
+        inbox, ready = self._inbox, self._ready
         while inbox:
             fn = inbox.popleft()
             try:
                 fn()
             except Exception:
                 log.exception("a function handed to the FUSE thread failed")
-
-    async def _drain_when_idle(self) -> None:
-        """Handed-in functions run also while every worker waits for a commit."""
-        while True:
-            await trio.lowlevel.wait_readable(self._wake)
-            self._drain()
-
-    def _make_wait(self, fuse_fd: int) -> Callable[[], Any]:
-        poller = select.poll()
-        poller.register(fuse_fd, select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
-        poll, clock, checkpoint = poller.poll, time.perf_counter_ns, trio.lowlevel.checkpoint
-        operations = self.operations
-        handshake = Handshake(fuse_fd)
-        served = deferred = 0
-        # With one CPU staying awake would only keep the client from running.
-        spin = _SPIN_NS if len(os.sched_getaffinity(0)) > 1 else 0
-
-        async def wait() -> bool:
-            nonlocal served, deferred
-            served += 1
-            if served <= 2:
-                if served == 1:
-                    handshake.hand_on_request()
-                    return True
-                handshake.hand_back_reply()
-            if not served % _EVERY:
-                operations.requests = served
-                await checkpoint()
-            end = clock() + spin
-            timeout: int | None = 0 if spin else None
-            while not self._stopping:
-                if self._woken:
-                    await checkpoint()  # a handler whose commit is done must not starve
-                    continue  # what was handed in meanwhile may have been the end
-                ready = poll(timeout)
-                if not ready:
-                    if clock() > end:
-                        timeout = None
-                    continue
-                if any(fd == fuse_fd for fd, _ in ready):
-                    deferred += len(ready) - 1
-                    if deferred < _DEFER:
-                        return True
-                deferred = 0
-                self._drain()
-                await checkpoint()
-            return False
-
-        return wait
+            while ready:
+                self._go_on(*ready.popleft())
 
     # -- commits ------------------------------------------------------------------------------
 
@@ -213,12 +238,10 @@ class Loop:
         """Wait for a group. Raises PosixError(ENOSPC or EIO) when it cannot be written now."""
         if group.done:
             return
-        event, waiters = self._waiting.get(group, (None, 0))
-        if event is None:  # an Event has no truth value
-            event = trio.Event()
-        self._waiting[group] = event, waiters + 1
-        await event.wait()
-        self._woken -= 1
+        event = self._commits.get(group)
+        if event is None:
+            event = self._commits[group] = Event()
+        await event
         if not group.done:
             raise PosixError(errno.ENOSPC if self.volume.full else errno.EIO)
 
@@ -234,7 +257,7 @@ class Loop:
         if among is not None:
             writers = [ino for ino in writers if ino in among]
         writers = writers[:_MOST_HELD]
-        self._release, self._unpark = trio.Event(), trio.Event()
+        self._release, self._unpark = Event(), Event()
         self.held = {}
         self.operations.upkeep.parking = Parking(set(writers), among)
         return writers
@@ -243,20 +266,12 @@ class Loop:
         """Answer a holder's request when `end_hold` is called. mtime: what the kernel shows."""
         if self._release is not None:
             self.held[ino] = mtime
-            await self._until(self._release)
+            await self._release
 
     async def park(self) -> None:
         """Answer a request that would open a file for writing when `end_parking` is called."""
-        event = self._unpark
-        if event is None:
-            return
-        room = _MAX_TASKS - _SPARE_TASKS - len(self.held)
-        if event.statistics().tasks_waiting < room:
-            await self._until(event)
-
-    async def _until(self, event: trio.Event) -> None:
-        await event.wait()
-        self._woken -= 1
+        if self._unpark is not None:
+            await self._unpark
 
     @property
     def correcting(self) -> bool:
@@ -267,43 +282,36 @@ class Loop:
         """From now on `corrected` waits (in the FUSE thread)."""
         self._corrections += 1
         if self._corrected is None:
-            self._corrected = trio.Event()
+            self._corrected = Event()
 
     async def corrected(self) -> None:
         """Return when the kernel shows what was adopted."""
         if self._corrected is not None and self._corrections:
-            await self._until(self._corrected)
+            await self._corrected
 
     def end_correction(self) -> None:
         """One is done (in the FUSE thread)."""
         self._corrections -= 1
         if not self._corrections:
             event, self._corrected = self._corrected, None
-            self._wake_all(event)
+            self._set(event)
 
     def end_hold(self) -> None:
         """Let the held requests be answered (in the FUSE thread)."""
         release, self._release = self._release, None
-        self._wake_all(release)
+        self._set(release)
 
     def end_parking(self) -> None:
         """Let the parked requests go on (in the FUSE thread)."""
         self.operations.upkeep.parking = None
         event, self._unpark = self._unpark, None
-        self._wake_all(event)
-
-    def _wake_all(self, event: trio.Event | None) -> None:
-        if event is not None:
-            self._woken += event.statistics().tasks_waiting
-            event.set()
+        self._set(event)
 
     def _after_commit(self) -> None:
         self.volume.reap()
         failed = self.volume.writer.failure is not None
-        for group in [g for g in self._waiting if g.done or failed]:
-            event, waiters = self._waiting.pop(group)
-            self._woken += waiters
-            event.set()
+        for group in [g for g in self._commits if g.done or failed]:
+            self._set(self._commits.pop(group))
 
 
 def _fuse_fd() -> int:

@@ -8,24 +8,21 @@ The kernel runs with the writeback cache: it keeps size and times of regular fil
 by `setattr`, so `write` does not touch times, and reads come on handles opened for writing only.
 Entries, attributes and negative entries are valid until they are invalidated (mount/kernel.py).
 
-Threading: every handler runs in the FUSE thread and, but for `fsync`, `fsyncdir` and a `write`
-that meets too much uncommitted data, is done without an await: each operation is atomic.
+Threading: every handler runs in the FUSE thread. What it does is done when it returns, in one
+piece; a few return a coroutine instead, where something else has to happen first.
 """
 
 from __future__ import annotations
 
 import errno
 import stat
-from typing import Any
-
-import pyfuse3
 
 from cowfs.format.audit import XATTR
-from cowfs.mount import replies
+from cowfs.mount import replies, wire
 from cowfs.mount.browsing import XATTR_CLASSES
 from cowfs.mount.file_requests import FileRequests
 from cowfs.mount.nodes import BROWSE_NAME, GHOSTS_INO, INO_MASK
-from cowfs.mount.serving import guarded, handler
+from cowfs.mount.requests import Answer, Attributes, Caller
 from cowfs.mount.upkeep import GHOSTS_NAME, are_times_of_kernel, what_is_set
 from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, namespace
@@ -36,32 +33,19 @@ from cowfs.volume.posix import PosixError
 class Operations(FileRequests):
     """The request handlers of one mount."""
 
-    supports_dot_lookup = False
-    enable_writeback_cache = True
-    enable_acl = False
-
-    def init(self) -> None:
-        """The kernel answered: the mount is up (called by pyfuse3)."""
-
-    def stacktrace(self) -> None:
-        """pyfuse3's debugging aid, asked for by an extended attribute: not offered."""
-
     # -- names ------------------------------------------------------------------------------
 
-    def _ghost_entry(self, name: bytes, pid: int) -> pyfuse3.EntryAttributes:
+    def _ghost_entry(self, name: bytes, pid: int) -> bytes:
         """What a ghost finds in the hidden directory: the inode with the number that is the name.
         The kernel may not keep it."""
         inode = self._view.inode(int(name))
         inode.nlookup += 1
-        entry = self._shown_to_ghost(inode, pid)
-        entry.entry_timeout = 0
-        return entry
+        return self._shown_to_ghost(inode, pid, entry_valid=0)
 
-    @handler
-    def lookup(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.upkeep.ghosts:
+    def lookup(self, parent: int, name: bytes, pid: int) -> Answer:
+        if pid in self.upkeep.ghosts:
             if parent == GHOSTS_INO:
-                return self._ghost_entry(name, ctx.pid)
+                return self._ghost_entry(name, pid)
             if parent == ROOT_INO and name == GHOSTS_NAME:
                 return self._ghosts_directory
             if (parent, name) in self.upkeep.appearing:
@@ -76,15 +60,14 @@ class Operations(FileRequests):
         if inode.damaged:  # the kernel needs an inode to remove its name
             return replies.unreadable(inode.ino, inode.kind)
         inode.nlookup += 1
-        return inode.attr or replies.attributes(inode)
+        return inode.attr or replies.entry(inode)
 
-    @guarded
-    def forget(self, inodes: list[tuple[int, int]]) -> None:
-        for ino, count in inodes:
-            if ino > INO_MASK:
-                self.browsing.forget(ino, count)
-            else:
-                self._view.forget(ino, count)
+    def forget(self, node: int, count: int) -> None:
+        """The kernel gives references to an inode of any view back."""
+        if node > INO_MASK:
+            self.browsing.forget(node, count)
+        else:
+            self._view.forget(node, count)
 
     def _keep_browse(self, parent: int, name: bytes, code: int) -> None:
         """`.cowfs` can be neither made nor removed, unless there is one of the project's own."""
@@ -96,85 +79,80 @@ class Operations(FileRequests):
         parent: int,
         name: bytes,
         mode: int,
-        ctx: pyfuse3.RequestContext,
+        caller: Caller,
         rdev: int = 0,
         target: bytes = b"",
     ) -> Inode:
-        if ctx.pid in self.upkeep.ghosts:
+        pid, uid, gid = caller
+        if pid in self.upkeep.ghosts:
             found = namespace.lookup(self._view, parent, name)
             if found is None:
                 raise PosixError(errno.ENOENT)
             return found
         if name == BROWSE_NAME:
             self._keep_browse(parent, name, errno.EEXIST)
-        inode = namespace.create(
-            self._view, parent, name, mode, ctx.uid, ctx.gid, rdev=rdev, target=target
-        )
-        self._audit.made(ctx.pid, parent, name, inode)
+        inode = namespace.create(self._view, parent, name, mode, uid, gid, rdev=rdev, target=target)
+        self._audit.made(pid, parent, name, inode)
         return inode
 
-    @handler
-    def mknod(
-        self, parent: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
-    ) -> Any:
-        return self._entry(self._create(parent, name, mode, ctx, rdev))
+    def mknod(self, parent: int, name: bytes, mode: int, rdev: int, caller: Caller) -> Answer:
+        return self._entry(self._create(parent, name, mode, caller, rdev))
 
-    @handler
-    def mkdir(self, parent: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext) -> Any:
-        return self._entry(self._create(parent, name, stat.S_IFDIR | mode & 0o7777, ctx))
+    def mkdir(self, parent: int, name: bytes, mode: int, caller: Caller) -> Answer:
+        return self._entry(self._create(parent, name, mode, caller))
 
-    @handler
-    def symlink(self, parent: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        return self._entry(self._create(parent, name, stat.S_IFLNK | 0o777, ctx, target=target))
+    def symlink(self, parent: int, name: bytes, target: bytes, caller: Caller) -> Answer:
+        return self._entry(self._create(parent, name, stat.S_IFLNK | 0o777, caller, target=target))
 
-    async def create(
-        self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
-    ) -> Any:
-        if parent > INO_MASK:
-            raise pyfuse3.FUSEError(errno.EROFS)
+    def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> Answer:
         parking = self.upkeep.parking
-        if parking is not None and parking.stops_create() and ctx.pid not in self.upkeep.ghosts:
-            await self._waiter.park()
-        return await self._create_and_open(parent, name, mode, flags, ctx)
+        if parking is not None and parking.stops_create() and caller.pid not in self.upkeep.ghosts:
+            return self._create_later(parent, name, mode, flags, caller)
+        return self._create_and_open(parent, name, mode, flags, caller)
 
-    @guarded
+    async def _create_later(
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> bytes:
+        await self._waiter.park()
+        return self._create_and_open(parent, name, mode, flags, caller)
+
     def _create_and_open(
-        self, parent: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
-    ) -> Any:
-        if ctx.pid not in self.upkeep.ghosts:
+        self, parent: int, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> bytes:
+        if caller.pid not in self.upkeep.ghosts:
             self._must_be_current(parent, name)  # without O_EXCL it may be there
-        inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, ctx)
-        return self._open(inode, flags, ctx.pid), self._entry(inode)
+        inode = self._create(parent, name, stat.S_IFREG | mode & 0o7777, caller)
+        handle = self._open(inode, flags, caller.pid)
+        return self._entry(inode) + handle
 
-    @handler
-    def link(self, ino: int, new_parent: int, new_name: bytes, ctx: pyfuse3.RequestContext) -> Any:
-        if new_parent > INO_MASK:
-            raise PosixError(errno.EROFS)
+    def link(self, ino: int, new_parent: int, new_name: bytes, pid: int) -> Answer:
+        if ino > INO_MASK:
+            return errno.EXDEV
         if new_name == BROWSE_NAME:
             self._keep_browse(new_parent, new_name, errno.EEXIST)
         inode = namespace.link(self._view, ino, new_parent, new_name)
-        self._audit.linked(ctx.pid, inode, new_parent, new_name)
+        self._audit.linked(pid, inode, new_parent, new_name)
         return self._entry(inode)
 
-    @handler
-    def unlink(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if ctx.pid not in self.upkeep.ghosts:
+    def unlink(self, parent: int, name: bytes, pid: int) -> Answer:
+        if pid not in self.upkeep.ghosts:
             self._must_be_current(parent, name)
             if self.before_removal is not None:
                 self.before_removal(parent, name, 1)
             inode = namespace.unlink(self._view, parent, name)
-            self._audit.removed(ctx.pid, parent, name, inode)
+            self._audit.removed(pid, parent, name, inode)
+        return None
 
-    @handler
-    def rmdir(self, parent: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        if ctx.pid not in self.upkeep.ghosts:
+    def rmdir(self, parent: int, name: bytes, pid: int) -> Answer:
+        if pid not in self.upkeep.ghosts:
             if name == BROWSE_NAME:
                 self._keep_browse(parent, name, errno.EPERM)
             self._must_be_current(parent, name)
             if self.before_removal is not None:
                 self.before_removal(parent, name, 0)
             inode = namespace.rmdir(self._view, parent, name)
-            self._audit.removed(ctx.pid, parent, name, inode)
+            self._audit.removed(pid, parent, name, inode)
+        return None
 
     def _must_be_current(self, parent: int, name: bytes) -> None:
         """Raises PosixError(ESTALE) while the kernel may know a name by what it was."""
@@ -200,18 +178,11 @@ class Operations(FileRequests):
             if inode is not None:
                 inode.removed = True
 
-    @handler
     def rename(
-        self,
-        parent: int,
-        name: bytes,
-        new_parent: int,
-        new_name: bytes,
-        flags: int,
-        ctx: pyfuse3.RequestContext,
-    ) -> None:
+        self, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int, pid: int
+    ) -> Answer:
         if new_parent > INO_MASK:
-            raise PosixError(errno.EROFS)
+            return errno.EROFS
         if name == BROWSE_NAME:
             self._keep_browse(parent, name, errno.EPERM)
         if new_name == BROWSE_NAME:
@@ -219,141 +190,102 @@ class Operations(FileRequests):
         self._must_be_current(parent, name)
         self._must_be_current(new_parent, new_name)
         old = namespace.rename(self._view, parent, name, new_parent, new_name, flags)
-        self._audit.renamed(ctx.pid, parent, name, new_parent, new_name, old)
+        self._audit.renamed(pid, parent, name, new_parent, new_name, old)
+        return None
 
-    @handler
-    def readlink(self, ino: int, ctx: pyfuse3.RequestContext) -> bytes:
+    def readlink(self, ino: int) -> Answer:
         return self._view.inode(ino).target
 
     # -- attributes -------------------------------------------------------------------------
 
-    @handler
-    def getattr(self, ino: int, ctx: pyfuse3.RequestContext) -> Any:
-        if ctx.pid in self.upkeep.ghosts:
+    def getattr(self, ino: int, pid: int) -> Answer:
+        if pid in self.upkeep.ghosts:
             if ino == GHOSTS_INO:
-                return self._ghosts_directory
-            return self._shown_to_ghost(self._view.inode(ino), ctx.pid)
+                return wire.attr_out(self._ghosts_directory)
+            return wire.attr_out(self._shown_to_ghost(self._view.inode(ino), pid))
         inode = self._view.inode(ino)
-        return inode.attr or replies.attributes(inode)
+        return wire.attr_out(inode.attr or replies.entry(inode))
 
-    async def setattr(
-        self,
-        ino: int,
-        attr: pyfuse3.EntryAttributes,
-        fields: pyfuse3.SetattrFields,
-        fh: int | None,
-        ctx: pyfuse3.RequestContext,
-    ) -> Any:
-        if ino > INO_MASK:
-            raise pyfuse3.FUSEError(errno.EROFS)
-        if ctx.pid in self.upkeep.holders and fields.update_size:
-            if not fields.update_mode:  # the kernel had no reason to flush the file first
-                raise pyfuse3.FUSEError(errno.EAGAIN)
+    def setattr(self, ino: int, new: Attributes, pid: int) -> Answer:
+        if pid in self.upkeep.holders and new.valid & wire.SET_SIZE:
+            if not new.valid & wire.SET_MODE:  # the kernel had no reason to flush the file first
+                return errno.EAGAIN
             inode = self._view.inode(ino)
-            await self._waiter.hold(ino, attr.st_mtime_ns if fields.update_mtime else inode.mtime)
-            self.upkeep.unsettled.discard(ino)
-            return replies.attributes(inode)
-        return await self._set_attributes(ino, attr, fields, fh, ctx)
-
-    @guarded
-    def _set_attributes(
-        self,
-        ino: int,
-        attr: pyfuse3.EntryAttributes,
-        fields: pyfuse3.SetattrFields,
-        fh: int | None,
-        ctx: pyfuse3.RequestContext,
-    ) -> Any:
+            mtime = new.mtime if new.valid & wire.SET_MTIME else inode.mtime
+            return self._set_when_released(inode, mtime)
         inode, audited = self._view.inode(ino), 0
-        if are_times_of_kernel(fields):
+        if are_times_of_kernel(new.valid):
             # A ghost's fsync or close may be what makes the kernel write back another's times;
             # what it does for watchers changes some itself.
             if ino in self.upkeep.unsettled or (
-                self.upkeep.announcing and ctx.pid in self.upkeep.ghosts
+                self.upkeep.announcing and pid in self.upkeep.ghosts
             ):
-                return replies.attributes(inode)
-        elif ctx.pid in self.upkeep.ghosts:
-            if fields.update_mode:
+                return wire.attr_out(replies.entry(inode))
+        elif pid in self.upkeep.ghosts:
+            if new.valid & wire.SET_MODE:
                 self.upkeep.opened.add(ino)
-            return self._shown_to_ghost(inode, ctx.pid)
+            return wire.attr_out(self._shown_to_ghost(inode, pid))
         else:
-            audited = what_is_set(fields)
-        size = attr.st_size if fields.update_size else None
+            audited = what_is_set(new.valid)
+        self._set(inode, new)
+        if audited:
+            self._audit.changed(pid, inode, audited)
+        return wire.attr_out(replies.entry(inode))
+
+    async def _set_when_released(self, inode: Inode, mtime: int) -> bytes:
+        """A holder's truncation: the kernel takes the size from the answer."""
+        await self._waiter.hold(inode.ino, mtime)
+        self.upkeep.unsettled.discard(inode.ino)
+        return wire.attr_out(replies.entry(inode))
+
+    def _set(self, inode: Inode, new: Attributes) -> None:
+        valid = new.valid
+        size = new.size if valid & wire.SET_SIZE else None
         if size is not None and size > inode.size:
             self._volume.require_room()
         attributes.set_attributes(
             self._view,
             inode,
-            mode=attr.st_mode if fields.update_mode else None,
-            uid=attr.st_uid if fields.update_uid else None,
-            gid=attr.st_gid if fields.update_gid else None,
+            mode=new.mode if valid & wire.SET_MODE else None,
+            uid=new.uid if valid & wire.SET_UID else None,
+            gid=new.gid if valid & wire.SET_GID else None,
             size=size,
-            atime=attr.st_atime_ns if fields.update_atime else None,
-            mtime=attr.st_mtime_ns if fields.update_mtime else None,
-            ctime=attr.st_ctime_ns if fields.update_ctime else None,
+            atime=new.atime if valid & wire.SET_ATIME else None,
+            mtime=new.mtime if valid & wire.SET_MTIME else None,
+            ctime=new.ctime if valid & wire.SET_CTIME else None,
         )
-        if audited:
-            self._audit.changed(ctx.pid, inode, audited)
-        return replies.attributes(inode)
 
-    @handler
-    def setxattr(self, ino: int, name: bytes, value: bytes, ctx: pyfuse3.RequestContext) -> None:
+    def setxattr(self, ino: int, name: bytes, value: bytes, pid: int) -> Answer:
         if not name.startswith(XATTR_CLASSES):
-            raise PosixError(errno.ENOTSUP)
+            return errno.ENOTSUP
         self._volume.require_room()
         attributes.set_xattr(self._view, inode := self._view.inode(ino), name, value)
-        self._audit.changed(ctx.pid, inode, XATTR)
+        self._audit.changed(pid, inode, XATTR)
+        return None
 
-    async def getxattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> bytes:
+    def getxattr(self, ino: int, name: bytes) -> bytes | int:
         """Asked for security.capability before every first write of a file: keep it short."""
         inode = self._view.inodes.get(ino)
-        if inode is not None and inode.xattrs is not None:
-            value = inode.xattrs.get(name)
+        if inode is None or inode.xattrs is None:
+            value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
         else:
-            try:
-                if ino > INO_MASK:
-                    return await self.browsing.getxattr(ino, name, ctx)
-                value = attributes.xattrs(self._view, self._view.inode(ino)).get(name)
-            except Exception as error:
-                raise self.failure("getxattr", error) from None
+            value = inode.xattrs.get(name)
         if not name.startswith(XATTR_CLASSES):
-            raise pyfuse3.FUSEError(errno.ENOTSUP)
-        if value is None:
-            raise self._no_xattr
-        return value
+            return errno.ENOTSUP
+        return errno.ENODATA if value is None else value
 
-    @handler
-    def listxattr(self, ino: int, ctx: pyfuse3.RequestContext) -> list[bytes]:
+    def listxattr(self, ino: int) -> list[bytes]:
         names = attributes.xattrs(self._view, self._view.inode(ino))
         return [name for name in names if name.startswith(XATTR_CLASSES)]
 
-    @handler
-    def removexattr(self, ino: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
+    def removexattr(self, ino: int, name: bytes, pid: int) -> Answer:
         if not name.startswith(XATTR_CLASSES):
-            raise PosixError(errno.ENOTSUP)
+            return errno.ENOTSUP
         attributes.remove_xattr(self._view, inode := self._view.inode(ino), name)
-        self._audit.changed(ctx.pid, inode, XATTR)
+        self._audit.changed(pid, inode, XATTR)
+        return None
 
     # -- the rest ---------------------------------------------------------------------------
 
-    @guarded
-    def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
-        """The room that the store has: of its file system or, with a quota, of that."""
-        self._volume.writer.measure()
-        room, real = self._volume.writer.room, self._volume.store.file_system()
-        stats = pyfuse3.StatvfsData()
-        for name in ("bsize", "frsize", "blocks", "files", "ffree", "favail"):
-            setattr(stats, f"f_{name}", getattr(real, f"f_{name}"))
-        if room.quota:
-            stats.f_blocks = room.quota // real.f_frsize
-        stats.f_bfree = stats.f_bavail = room.left // real.f_frsize
-        stats.f_namemax = 255
-        return stats
-
-    @handler
-    def access(self, ino: int, mode: int, ctx: pyfuse3.RequestContext) -> bool:
-        raise PosixError(errno.ENOSYS)  # default_permissions: the kernel decides
-
-    @handler
-    def poll(self, ino: int, fh: int, handle: Any, ctx: pyfuse3.RequestContext) -> int:
-        raise PosixError(errno.ENOSYS)  # regular files are always ready; the kernel knows
+    def statfs(self) -> Answer:
+        return replies.space(self._volume)

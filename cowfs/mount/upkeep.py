@@ -10,9 +10,8 @@ import os
 import secrets
 from collections.abc import Callable
 
-import pyfuse3
-
 from cowfs.format.audit import CUT, MODE, OWNER, TIMES
+from cowfs.mount import wire
 
 GHOSTS_NAME = b".cowfs-ghosts-" + secrets.token_hex(16).encode()
 """A directory below the root that only ghosts can look up; in it every inode number is a name.
@@ -20,27 +19,19 @@ Nobody can guess it: what the kernel keeps of a name that others looked up or ma
 it or a symbolic link, holds for ghosts, too."""
 
 
-def are_times_of_kernel(fields: pyfuse3.SetattrFields) -> bool:
+def are_times_of_kernel(valid: int) -> bool:
     """mtime and ctime alone: what the kernel writes back, in the name of whoever makes it do so."""
-    return bool(
-        fields.update_mtime
-        and fields.update_ctime
-        and not fields.update_atime
-        and not fields.update_size
-        and not fields.update_mode
-        and not fields.update_uid
-        and not fields.update_gid
-    )
+    return valid == wire.SET_MTIME | wire.SET_CTIME
 
 
-def what_is_set(fields: pyfuse3.SetattrFields) -> int:
+def what_is_set(valid: int) -> int:
     """What a process sets, as bits of `Operation.what` (format/audit.py)."""
-    what = CUT if fields.update_size else 0
-    if fields.update_mode:
+    what = CUT if valid & wire.SET_SIZE else 0
+    if valid & wire.SET_MODE:
         what |= MODE
-    if fields.update_uid or fields.update_gid:
+    if valid & (wire.SET_UID | wire.SET_GID):
         what |= OWNER
-    if fields.update_atime or fields.update_mtime:
+    if valid & (wire.SET_ATIME | wire.SET_MTIME):
         what |= TIMES
     return what
 

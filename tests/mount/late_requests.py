@@ -9,32 +9,35 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
-
-import trio
 
 from cowfs.daemon.__main__ import main
 from cowfs.mount import holding
-from cowfs.mount.loop import Loop
+from cowfs.mount.loop import Event, Loop
 from cowfs.mount.operations import Operations
+from cowfs.mount.requests import Answer
 
 log = logging.getLogger("cowfs")
 _seen: set[tuple[str, bytes]] = set()
-_waiting: list[tuple[Loop, trio.Event]] = []
-_Handler = Callable[..., Awaitable[Any]]
+_waiting: list[tuple[Loop, Event]] = []
+_Handler = Callable[..., Answer]
 
 
 def _late(handler: _Handler) -> _Handler:
-    async def wrapper(self: Any, parent: int, name: bytes, *rest: Any) -> Any:
+    def wrapper(self: Any, parent: int, name: bytes, *rest: Any) -> Answer:
         key = (handler.__name__, name)
-        if name.startswith(b"late") and key not in _seen:
-            _seen.add(key)
-            event = trio.Event()
-            _waiting.append((self._waiter, event))
-            log.info("%s waits", handler.__name__)
-            await self._waiter._until(event)
-        return await handler(self, parent, name, *rest)
+        if not name.startswith(b"late") or key in _seen:
+            return handler(self, parent, name, *rest)
+        _seen.add(key)
+        event = Event()
+        _waiting.append((self._waiter, event))
+        log.info("%s waits", handler.__name__)
+        return wait(event, self, parent, name, *rest)
+
+    async def wait(event: Event, *arguments: Any) -> Answer:
+        await event
+        return handler(*arguments)
 
     return wrapper
 
@@ -42,8 +45,8 @@ def _late(handler: _Handler) -> _Handler:
 def _tell_nobody_before_they_are_done(pages: Callable[..., None]) -> Callable[..., None]:
     def wrapper(*arguments: Any) -> None:
         for loop, event in _waiting:
-            loop.call(lambda: loop._wake_all(event))  # noqa: B023
-            loop.call(lambda: None)  # a handler that is ready goes first
+            loop.call(lambda: loop._set(event))  # noqa: B023
+            loop.call(lambda: None)  # what is ready goes first
         _waiting.clear()
         pages(*arguments)
 

@@ -984,7 +984,7 @@ def copying(top: Path) -> None:
 
 
 def unsupported(top: Path) -> None:
-    """What pyfuse3 3.5 has no call for fails with an error that says so. Only on a mount."""
+    """What there is no handler for fails with an error that says so. Only on a mount."""
     path = top / "f"
     with opened(path, os.O_CREAT | os.O_RDWR) as fd:
         assert errno_of(fallocate, fd, 0, 0, 1000) == "ENOTSUP"

@@ -63,7 +63,7 @@ def test_same_as_an_ordinary_file_system(
         scenario(top)
 
 
-def test_what_pyfuse3_has_no_call_for_says_so(module_mount: Mounted) -> None:
+def test_what_has_no_handler_says_so(module_mount: Mounted) -> None:
     with directory_in(module_mount.mountpoint) as top:
         scenarios.unsupported(top)
 
