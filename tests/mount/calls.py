@@ -109,13 +109,14 @@ def resident_pages(mapping: mmap.mmap) -> int:
     return sum(page & 1 for page in vector)
 
 
-def mount_at(source: PathLike, target: PathLike, *, bind: bool = True) -> None:
+def mount_at(source: PathLike, target: PathLike, *, read_only: bool = False) -> None:
     """mount(2) of one directory on another."""
-    ms_bind = 4096 if bind else 0
     none = ctypes.c_char_p(None)
-    _check(
-        _libc.mount(os.fsencode(source), os.fsencode(target), none, ctypes.c_ulong(ms_bind), none)
-    )
+    ms_bind, ms_remount, ms_rdonly = 4096, 32, 1
+    for flags in (ms_bind, ms_bind | ms_remount | ms_rdonly) if read_only else (ms_bind,):
+        _check(
+            _libc.mount(os.fsencode(source), os.fsencode(target), none, ctypes.c_ulong(flags), none)
+        )
 
 
 def umount(target: PathLike, *, lazy: bool = False) -> None:
