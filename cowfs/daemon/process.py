@@ -28,6 +28,7 @@ from cowfs.daemon.collector import Collector
 from cowfs.daemon.control import ControlServer, user_name
 from cowfs.daemon.engine import MountEngine
 from cowfs.daemon.holders import describe, holders
+from cowfs.daemon.memory import give_back
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.options import mount_options
 from cowfs.daemon.sealer import Sealer
@@ -253,6 +254,8 @@ class Daemon:
                 0 if dirty or requests != served or self.loop.operations.writers() else quiet + 1
             )
             served = requests
+            if quiet == _IDLE_TICKS:
+                give_back()
             ticks += 1
             if len(self.volume.main.inodes) > self.config.cache_inodes:
                 self._shrink()

@@ -13,6 +13,8 @@ import contextlib
 import os
 import resource
 
+from cowfs.daemon.memory import keep_freed
+
 _KEPT = frozenset({"HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ"})
 _KEPT_PREFIXES = ("COWFS_", "LC_", "PYTHON")
 
@@ -30,7 +32,8 @@ def reduced(environment: dict[str, str]) -> dict[str, str]:
 def settle() -> None:
     """Files are for their user alone; no directory is kept busy; file content in memory does not
     land in a core dump; as many descriptors as allowed, since the soft limit is for programs that
-    use select(2)."""
+    use select(2); memory that was freed is kept while there is work."""
+    keep_freed()
     os.umask(0o077)
     os.chdir("/")
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
