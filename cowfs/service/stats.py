@@ -46,8 +46,8 @@ class Table:
 @dataclass(frozen=True)
 class Summary:
     """disk_bytes: of the data file on its disk. used_bytes, free_bytes: its pages that hold
-    something, and those that do not. tables: greatest first. checkpoints, epochs, records: how many
-    there are."""
+    something, and those that do not and have room on the disk. tables: greatest first. checkpoints,
+    epochs, records: how many there are."""
 
     disk_bytes: int
     used_bytes: int

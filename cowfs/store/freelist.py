@@ -46,6 +46,7 @@ class FreeList:
         self.last = meta.last_page
         self.held = 0
         self._data = data
+        self._seen: set[int] = set()
         self._places: list[tuple[int, int]] = []
         root = meta.free.root
         for node in self._nodes(root, meta.free.depth) if root != _NONE else ():
@@ -74,6 +75,9 @@ class FreeList:
     def _kind(self, page: int) -> str:
         if not self._in_file(page, 1):
             raise FreeListError(f"page {page} of the list lies outside the file")
+        if page in self._seen:
+            raise FreeListError(f"page {page} of the list belongs to it twice")
+        self._seen.add(page)
         return kind_of_page(self._data, page)
 
     def _in_file(self, page: int, count: int) -> bool:
@@ -82,6 +86,9 @@ class FreeList:
     def _value(self, node: Node) -> tuple[int, int]:
         """(where its first page number lies, how many there are)."""
         place = node.place
+        room = mmap.PAGESIZE - place % mmap.PAGESIZE
+        if room < (_ID.size if node.big else max(node.size, _ID.size)):
+            raise FreeListError("a value reaches beyond its page of the list")
         if node.big:
             page = _ID.unpack_from(self._data, place)[0]
             if not self._in_file(page, pages_for(node.size)):
@@ -89,7 +96,7 @@ class FreeList:
             if _ID.unpack_from(self._data, page * mmap.PAGESIZE)[0] != page:
                 raise FreeListError(f"page {page} is not of the list")
             place = page * mmap.PAGESIZE + _LONG_HEADER
-        count = _ID.unpack_from(self._data, place)[0] if node.size >= _ID.size else 0
+        count = _ID.unpack_from(self._data, place)[0]
         if node.size < (count + 1) * _ID.size:
             raise FreeListError(f"{count} pages are listed in {node.size} bytes")
         return place + _ID.size, count

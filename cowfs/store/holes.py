@@ -53,8 +53,8 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 @dataclass(frozen=True, slots=True)
 class Survey:
     """windows: (first page, page after the last one), from the end of the file on, each with about
-    as many free pages as a step can do. held: bytes of pages that are free, but not by the rule yet:
-    somebody reads the store as it was, or the last commit made them free."""
+    as many free pages as a step can do. held: bytes of pages that are free, but not by the rule
+    yet: somebody reads the store as it was, or the last commit made them free."""
 
     windows: list[tuple[int, int]]
     held: int

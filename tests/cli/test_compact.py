@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from pathlib import Path
 
+from cowfs.service.verify import verify
+from cowfs.service.workspace import reading
 from tests.cli.command import Cowfs
 from tests.cli.terminal import terminal
 
@@ -42,6 +45,39 @@ def test_while_it_is_mounted(cowfs: Cowfs, mounted: Path) -> None:
     cowfs.ok("restore", "first")
     assert (mounted / "kept").read_bytes() == random.Random(1).randbytes(MIB)
     assert cowfs.ok("verify")["problems"] == []
+
+
+def test_others_go_on_meanwhile(cowfs: Cowfs, mounted: Path) -> None:
+    """Who writes, and who reads the store in another process."""
+    cowfs.in_process = True
+    ((_, store),) = cowfs.mounts()
+    written: dict[Path, bytes] = {}
+    rng = random.Random(3)
+
+    def work() -> None:
+        for _ in range(80):
+            path = mounted / f"w{rng.randrange(8)}"
+            written[path] = rng.randbytes(rng.choice((100, 9000, 200_000)))
+            with open(path, "wb") as file:
+                file.write(written[path])
+                file.flush()
+                os.fsync(file.fileno())
+
+    writer = threading.Thread(target=work)
+    writer.start()
+    freed = 0
+    try:
+        while writer.is_alive():
+            freed += max(cowfs.ok("compact")["saved"], 0)
+            with reading(Path(store), None) as workspace:
+                assert verify(workspace).problems == []
+    finally:
+        writer.join()
+    freed += cowfs.ok("compact")["saved"]
+    assert freed > 0
+    for path, content in written.items():
+        assert path.read_bytes() == content
+    cowfs.ok("restore", "@~1")
 
 
 def test_compacted_and_mounted_again(cowfs: Cowfs, mounted: Path) -> None:

@@ -22,9 +22,10 @@ from cowfs.service.collecting import Pace
 from cowfs.service.selectors import all_checkpoints
 from cowfs.service.shrinking import Shrunk, shrink
 from cowfs.store import holes, steps
-from cowfs.store.env import Store, open_store
-from cowfs.store.freelist import FreeList
-from cowfs.store.pages import PageCheck, read_metas
+from cowfs.store.env import TABLES, Store, open_store
+from cowfs.store.freelist import FreeList, FreeListError
+from cowfs.store.pages import META, PageCheck, read_metas
+from cowfs.store.salvage import best_harvest
 from cowfs.store.snapshot import Reader
 from tests.collecting.looking import check_verified, collect_garbage, forget
 from tests.crash.recorder import recording
@@ -326,6 +327,31 @@ class Metas:
             file.write(self._pages[newest * PAGE :][:PAGE])
 
 
+def what_a_repair_finds(data: Path) -> Rows:
+    """Of a file whose newest meta page is gone altogether."""
+    gone = data.with_name("gone")
+    shutil.copy(data, gone)
+    with open(gone, "r+b") as file:
+        file.seek((1 - read_metas(data)[0].page) * PAGE)
+        file.write(bytes(PAGE))
+    found = best_harvest(gone)
+    try:
+        assert found.whole
+        assert {damage.table for damage in found.damage} == {META}
+        return {(table, key): value for table in TABLES for key, value in found.records(table)}
+    finally:
+        found.close()
+        gone.unlink()
+
+
+def stored(rows: Rows, store: Store) -> Rows:
+    """Records with their checksums."""
+    return {
+        (table, key): store.tables[table].checksum.seal(key, value)
+        for (table, key), value in rows.items()
+    }
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_the_commit_before_is_whole(volume: Rig, fast_path: Path, seed: int) -> None:
     """When the newest meta page is lost, what the older one leads to is all there."""
@@ -344,6 +370,7 @@ def test_the_commit_before_is_whole(volume: Rig, fast_path: Path, seed: int) -> 
         copy.mkdir()
         metas.without_the_commit(copy / "data.mdb")
         assert sound(copy / "data.mdb")
+        assert what_a_repair_finds(copy / "data.mdb") == stored(before, volume.volume.store)
         store = open_store(copy, writable=True)
         with Reader(store) as reader:
             assert dump(reader) == before
@@ -389,6 +416,29 @@ def test_the_list_is_what_the_structure_says(volume: Rig) -> None:
             assert free.between(2, free.last + 1) == found
             assert free.held == 0
             mapped.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_garbage_in_the_list(volume: Rig, seed: int) -> None:
+    """Whatever it says: an answer, or that it makes no sense."""
+    rng, data = random.Random(seed), volume.store / "data.mdb"
+    make_garbage(volume, 1)
+    meta = read_metas(data)[0]
+    content = bytearray(data.read_bytes())
+    for _ in range(rng.choice((1, 1, 4, 100))):
+        # Most of what is there lies at the beginning and at the end.
+        at = rng.choice((rng.randrange(PAGE), rng.randrange(40), PAGE - 1 - rng.randrange(200)))
+        content[meta.free.root * PAGE + at] = rng.randrange(256)
+    mapped = mmap.mmap(-1, len(content))
+    mapped[:] = bytes(content)
+    try:
+        free = FreeList(mapped, meta, 1 << 62)
+        pages = [page for some in free.lists() for page in some]
+        assert all(2 <= page <= meta.last_page for page in pages)
+        low, high = sorted(rng.randrange(meta.last_page) for _ in range(2))
+        assert all(max(low, 2) <= page < high for page in free.between(low, high))
+    except FreeListError:
+        pass
 
 
 def test_a_damaged_list_gives_nothing_back(volume: Rig) -> None:
