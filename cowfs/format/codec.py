@@ -45,7 +45,7 @@ _MUCH = 32
 _WORSE = 3
 """A delta that is not so many times smaller than the block alone is not made: versions after it are
 deltas to the same reference, and grow. Standing alone, this one becomes their reference."""
-_SAMPLES = 4
+_SAMPLES = 8
 _SAMPLE = 24
 _NEAR = 8192
 """Bytes around a changed range in which its samples are looked for."""
@@ -139,9 +139,9 @@ def _patch(data: _Buffer, ranges: list[tuple[int, int]], reference_hash: bytes) 
 
 
 def _resembles(data: _Buffer, ranges: list[tuple[int, int]], reference: bytes) -> bool:
-    """Whether some of what changed was near there before, so that a delta has less to tell than a
-    patch: a text into which a line was put, a page of a database with one row more. Looks at some
-    samples (4 us for each); those that are all zeros, or all of another byte, tell nothing."""
+    """Whether some of what changed was near there before, so that a delta may be small: a text into
+    which a line was put, a page of a database with one row more. Looks at some samples (up to 9 us
+    for each); those that are all zeros, or all of another byte, tell nothing."""
     each = max(_SAMPLES // len(ranges), 1)
     for start, end in ranges:
         for turn in range(1, each + 1):
@@ -174,8 +174,10 @@ def encode(data: _Buffer, reference: bytes, reference_hash: bytes) -> bytes:
         plain = plain or encode_block(data)
         if plain[0] == RAW:
             return plain
-    elif _WORSE * changed <= size and not _resembles(data, ranges, reference):
-        return _patch(data, ranges, reference_hash)
+    elif not _resembles(data, ranges, reference):
+        if _WORSE * changed <= size:
+            return _patch(data, ranges, reference_hash)
+        return plain or encode_block(data)
     packed = encode_delta(data, reference, reference_hash)
     if len(packed) * _MUCH < size:
         return packed

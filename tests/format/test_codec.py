@@ -102,6 +102,25 @@ def test_an_overwritten_part_of_what_compresses_is_a_patch_when_it_has_nothing_o
     assert len(value) < 3 * 2048 + 200
 
 
+def test_what_has_little_of_the_version_before_stands_alone_without_looking_for_a_delta(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = [random.Random(n).randbytes(2048) + bytes(2048) for n in range(32)]
+    monkeypatch.setattr(codec, "encode_delta", None)
+    before, data = b"".join(half[:16]), b"".join(half[:2] + half[16:30])
+    value = codec.encode(data, before, codec.block_hash(before))
+    assert value == codec.encode_block(data)
+
+
+def test_a_text_of_which_most_lines_moved_is_a_delta() -> None:
+    lines = [b"%d %s\n" % (n, random.Random(n).randbytes(20).hex().encode()) for n in range(1200)]
+    before = b"".join(lines)[:BLOCK_SIZE]
+    data = b"".join([b"a new heading\n", *lines[100:], *lines[:100]])[:BLOCK_SIZE]
+    value = codec.encode(data, before, codec.block_hash(before))
+    assert value[0] == codec.DELTA
+    assert len(value) < len(codec.encode_block(data)) // 3
+
+
 def test_a_row_put_into_a_page_of_a_database_is_a_delta() -> None:
     """Rows grow from the end of a page down, places of rows from its beginning up (SQLite)."""
     rows = [b"row %d of a table with some words" % number for number in range(90)]
