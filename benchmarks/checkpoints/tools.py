@@ -116,7 +116,7 @@ class CowfsTool(Tool):
         self.pids = (mount.pid,)
 
     def pack(self) -> int | None:
-        """After ``cowfs compact``, which wants it unmounted."""
+        """After ``cowfs compact``, unmounted: then it writes the file anew."""
         self._stack.close()
         self._cowfs.call(self.work, "compact", str(self.tree))
         packed = self.stored()

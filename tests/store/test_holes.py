@@ -478,6 +478,28 @@ def test_a_file_system_without_holes(fast_path: Path, needs_fuse: None) -> None:
         rig.close()
 
 
+def test_blocks_that_are_larger_than_pages(volume: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only whole ones: what else lies in a block must not be written anew."""
+    make_garbage(volume)
+    real, begin, made = holes._fallocate, holes._File.__init__, []
+
+    def with_large_blocks(self: holes._File, store: Store) -> None:
+        begin(self, store)
+        self._step = 8
+
+    def note(fd: int, mode: int, offset: int, length: int) -> int:
+        made.append((offset, length))
+        return int(real(fd, mode, offset, length))
+
+    monkeypatch.setattr(holes._File, "__init__", with_large_blocks)
+    monkeypatch.setattr(holes, "_fallocate", note)
+    done = give_back(volume)
+    assert done.before - done.after > 3 * MIB
+    assert all(offset % (8 * PAGE) == length % (8 * PAGE) == 0 for offset, length in made)
+    assert sound(volume.store / "data.mdb")
+    check_verified(volume)
+
+
 def test_a_disk_without_room_for_a_hole(volume: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system may need room to note a hole: then the reserve gives it."""
     make_garbage(volume)
