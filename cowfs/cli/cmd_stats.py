@@ -26,6 +26,7 @@ _SAVED = {
     "dedup": "equal blocks stored once",
     "zstd": "compressed",
     "delta": "stored as a difference",
+    "segments": "compressed together by `cowfs compact`",
 }
 
 

@@ -10,6 +10,7 @@ A block is named by the BLAKE3 hash of its raw bytes. Stored value: codec (1 byt
     3 PATCH  hash of the reference block (32 bytes), number of ranges (1), for each its first piece
              of 256 bytes (1) and how many pieces it has less one (1), then what the block has in
              these ranges as a stored value of its own (RAW or ZSTD)
+    4 PART   bytes of a segment, which holds many blocks (format/segment.py)
 
 Threading: the functions are safe in any thread; each thread keeps its own zstd contexts.
 """
@@ -24,13 +25,16 @@ from blake3 import blake3
 from cowfs.errors import DamagedRecordError
 from cowfs.types import BLOCK_SIZE
 
-RAW, ZSTD, DELTA, PATCH = 0, 1, 2, 3
+RAW, ZSTD, DELTA, PATCH, PART = 0, 1, 2, 3, 4
 HASH_SIZE = 32
 HEADER_SIZE = 5
 _PAGE = 4096
 _PIECE = 256
-_REFERRING = (b"\2", b"\3")
+_REFERRING = (b"\2", b"\3", b"\4")
 _REFERRED_SIZE = HEADER_SIZE + HASH_SIZE
+_PART_SIZE = _REFERRED_SIZE + 4
+LONGEST_SEGMENT = 1 << 24
+"""Bytes that what stands alone may have: as much memory may be asked for before it is verified."""
 _LEVEL = 1
 _DELTA_LEVEL = 6
 """A fifth smaller than at level 1, in 0.1 ms instead of 0.06: the dictionary costs the most."""
@@ -195,8 +199,9 @@ def delta_reference(value: _Buffer) -> bytes | None:
 def decode_block(value: _Buffer, digest: bytes, reference: _Buffer | None = None) -> bytes:
     """Raw bytes of a stored block, verified against `digest`.
 
-    `reference`: raw bytes of the block named by `delta_reference`. Raises DamagedRecordError when
-    the value does not decode, or decodes to bytes with another hash (contract 5).
+    `reference`: raw bytes of the block named by `delta_reference`, of a segment as many as the part
+    needs. Raises DamagedRecordError when the value does not decode, or decodes to bytes with
+    another hash (contract 5).
     """
     return bytes(open_block(value, digest, reference))
 
@@ -209,7 +214,7 @@ def open_block(
     if len(value) < HEADER_SIZE:
         raise DamagedRecordError(what=name, detail="the record is too short")
     codec, size = value[0], int.from_bytes(value[1:HEADER_SIZE], "big")
-    if size > BLOCK_SIZE:
+    if size > (LONGEST_SEGMENT if codec in (RAW, ZSTD) else BLOCK_SIZE):
         raise DamagedRecordError(what=name, detail=f"it says that it has {size} bytes")
     try:
         if codec == RAW:
@@ -225,6 +230,9 @@ def open_block(
             )
         elif codec == PATCH and reference is not None:
             data = _patched(value, size, reference, name)
+        elif codec == PART and reference is not None and len(value) == _PART_SIZE:
+            start = int.from_bytes(value[_REFERRED_SIZE:], "big")
+            data = bytes(reference[start : start + size])
         else:
             raise DamagedRecordError(what=name, detail=f"codec {codec} cannot be read")
     except zstandard.ZstdError as error:

@@ -20,10 +20,12 @@ from cowfs.format.records import FormatRecord
 from cowfs.types import BLOCK_SIZE
 
 VERSION = 2
+SEGMENTS = 1 << 0
+"""Incompatible: there may be blocks that are parts of segments."""
 THINNED = 1 << 1
 """Incompatible: there may be extents with the value `EXTENT_THINNED`. A program that does not know
 them would take them for damage, and a restore would make them part of the present state."""
-KNOWN_INCOMPATIBLE = THINNED
+KNOWN_INCOMPATIBLE = SEGMENTS | THINNED
 
 
 def format_record(
@@ -36,6 +38,11 @@ def format_record(
 def with_feature(record: FormatRecord, bit: int) -> FormatRecord:
     """The record of the same store with one more incompatible feature."""
     return sealed(msgspec.structs.replace(record, incompatible=record.incompatible | bit))
+
+
+def without_feature(record: FormatRecord, bit: int) -> FormatRecord:
+    """The record of the same store without an incompatible feature that it does not use."""
+    return sealed(msgspec.structs.replace(record, incompatible=record.incompatible & ~bit))
 
 
 def sealed(record: FormatRecord) -> FormatRecord:

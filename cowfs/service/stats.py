@@ -112,9 +112,9 @@ class Details:
     """Bytes. logical: of the files of the present state. logical_all: of those of all checkpoints,
     as if each were a copy. Both know only what was looked into since the first mount.
     written: of the blocks that were written, each time. raw: of the different ones of these.
-    stored: of their records. unused: records of blocks that nothing names. by_codec: how the used
-    ones are stored. checkpoints, paths: the greatest. said, said_stored: bytes of conversations of
-    agents, and of their records."""
+    stored: of their records, and of what they take of segments. unused: the same of blocks that
+    nothing names. by_codec: how the used ones are stored. checkpoints, paths: the greatest. said,
+    said_stored: bytes of conversations of agents, and of their records."""
 
     logical: int = 0
     logical_all: int = 0
@@ -133,14 +133,16 @@ class Details:
     @property
     def saved(self) -> dict[str, int]:
         """What each layer saves: history (what did not change from one checkpoint to the next, and
-        what only the directory has), dedup (equal blocks), zstd, delta."""
+        what only the directory has), dedup (equal blocks), zstd, delta, segments."""
         deltas = [self.by_codec[name] for name in ("delta", "patch") if name in self.by_codec]
         plain = [self.by_codec[name] for name in ("raw", "zstd") if name in self.by_codec]
+        parts = [self.by_codec["part"]] if "part" in self.by_codec else []
         return {
             "history": self.logical_all - self.written,
             "dedup": self.written - self.raw,
             "zstd": sum(one.raw - one.stored for one in plain),
             "delta": sum(one.raw - one.stored for one in deltas),
+            "segments": sum(one.raw - one.stored for one in parts),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -163,6 +165,8 @@ class _Survey:
         self._progress = progress
         self._found = Details()
         self._uses: dict[bytes, int] = {}
+        self._parts: list[Header] = []
+        self._unnamed: dict[bytes, Header] = {}
         self._by_epoch: defaultdict[int, Counter[str]] = defaultdict(Counter)
         self._by_content: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
@@ -202,11 +206,34 @@ class _Survey:
         while more is not None:
             headers, more, total = block_headers(self._workspace.store, more, _BLOCKS)
             for header in headers:
-                self._block(header)
+                self._sort(header)
             done += len(headers)
             self._progress("block", done, total)
+        for header in self._parts:
+            self._block(self._with_share(header))
+        found.unused += sum(header.size for header in self._unnamed.values())
         found.missing = len(self._uses)
         self._uses.clear()
+
+    def _sort(self, header: Header) -> None:
+        """Parts wait until it is known what their segments take."""
+        if header.codec == codec.PART:
+            self._parts.append(header)
+        elif header.digest in self._uses:
+            self._block(header)
+        else:
+            self._unnamed[header.digest] = header
+
+    def _with_share(self, part: Header) -> Header:
+        """A part with what it takes of its segment, by its length."""
+        segment = self._unnamed.get(part.reference or b"")
+        if segment is None:
+            return part
+        share = segment.size * part.length // max(segment.length, 1)
+        self._unnamed[segment.digest] = segment._replace(
+            size=segment.size - share, length=segment.length - part.length
+        )
+        return part._replace(size=part.size + share)
 
     def _block(self, header: Header) -> None:
         found = self._found
@@ -304,7 +331,13 @@ class _Survey:
         return b"?"
 
 
-_CODECS = {codec.RAW: "raw", codec.ZSTD: "zstd", codec.DELTA: "delta", codec.PATCH: "patch"}
+_CODECS = {
+    codec.RAW: "raw",
+    codec.ZSTD: "zstd",
+    codec.DELTA: "delta",
+    codec.PATCH: "patch",
+    codec.PART: "part",
+}
 
 
 def _greatest(

@@ -2,30 +2,37 @@
 
 LMDB gives pages that became free to later commits, never to the file system; and since versions of
 a thing are put before older ones, its pages end up half full. A copy in the order of the keys has
-neither. On the way, blocks that stand alone are compressed harder than there is time for in a
-commit. Nothing else changes: every other record is copied as it is, byte by byte.
+neither. On the way, blocks are put together in segments (store/packing.py), and those that stay by
+themselves are compressed harder than there is time for in a commit. Nothing else changes: every
+other record is copied as it is, byte by byte.
 
 Threading: everything runs in the calling thread, which takes the store's lock.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from pathlib import Path
 
 import lmdb
 
 from cowfs.errors import CompactFailedError, DamagedRecordError
-from cowfs.format import codec
-from cowfs.store.files import DATA, NEW, lock_owner, new_env, open_env, sync_directory
+from cowfs.format import checksum, codec, records, version
+from cowfs.format.segment import encode_part, encode_segment, is_segment, part_of
+from cowfs.store.files import DATA, NEW, TABLES, lock_owner, new_env, open_env, sync_directory
+from cowfs.store.packing import Packer, Packing
 from cowfs.store.rewriting import (
     FAILURES,
     DifferentError,
     Meter,
     Progress,
+    Row,
     batches,
     name_data,
     name_locks,
@@ -36,10 +43,12 @@ from cowfs.store.rewriting import (
     take_back,
 )
 from cowfs.store.room import SLACK_BYTES
+from cowfs.store.segments import Parts
 from cowfs.store.steps import reached
+from cowfs.store.transaction import Table, Transaction
 from cowfs.store.upgrade import stored_version
 
-_BLOCKS = b"block"
+_BLOCKS, _META = b"block", b"meta"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +102,15 @@ def _make(path: Path, progress: Progress) -> None:
     old = open_env(path, writable=False)
     try:
         stored_version(path, old, damaged=False)
-        names = _names(old)
-        see_that_there_is_room(path, _bytes_used(old, names) + SLACK_BYTES)
+        see_that_there_is_room(path, _bytes_used(old, _names(old)) + SLACK_BYTES)
         new = new_env(path)
         try:
             reached("compact.opened")
-            _copy(old, new, names, progress)
-            reached("compact.copied")
-            _compare(old, new, names, progress)
-            reached("compact.compared")
+            with closing(_Compaction(old, new, progress)) as compaction:
+                compaction.copy()
+                reached("compact.copied")
+                compaction.compare()
+                reached("compact.compared")
             new.sync(True)
         finally:
             new.close()
@@ -130,17 +139,128 @@ def _entries(env: lmdb.Environment, names: list[bytes]) -> int:
         return sum(txn.stat(handle)["entries"] for handle in handles)
 
 
-def _copy(
-    old: lmdb.Environment, new: lmdb.Environment, names: list[bytes], progress: Progress
-) -> None:
-    meter = Meter(progress, "copying the store", _entries(old, names))
-    for name in names:
-        target = new.open_db(name)
-        rows = meter.count(_rows(old, name))
-        if name == _BLOCKS:
-            rows = ((key, _packed(key, value)) for key, value in rows)
-        for batch in batches(rows):
-            _append(new, target, batch)
+class _Compaction:
+    """One copy. `packing`: what is decided about blocks."""
+
+    def __init__(self, old: lmdb.Environment, new: lmdb.Environment, progress: Progress) -> None:
+        self._old, self._new = old, new
+        self._progress = progress
+        self._names = _names(old)
+        tables = {name: self._table(name) for name in TABLES if name.encode() in self._names}
+        self._txn = Transaction(old.begin())
+        stored = self._txn.get(checksum.FORMAT_KEY, db=tables["meta"])
+        self._version = version.decode_format(stored or b"").version
+        self._packer = Packer(self._txn, tables, progress)
+        self._packing = Packing({}, {}, set())
+        if self._version == version.VERSION:
+            self._packing = self._packer.plan()
+
+    def _table(self, name: str) -> Table:
+        handle = self._old.open_db(name.encode(), create=False)
+        return Table(name, handle, checksum.of_table(name, version.VERSION))
+
+    def copy(self) -> None:
+        """Everything."""
+        meter = Meter(self._progress, "copying the store", _entries(self._old, self._names))
+        for name in self._names:
+            target = self._new.open_db(name)
+            rows = meter.count(_rows(self._old, name))
+            if name == _BLOCKS:
+                rows = self._blocks(rows)
+            elif name == _META:
+                rows = ((key, self._meta(key, value)) for key, value in rows)
+            for batch in batches(rows):
+                _append(self._new, target, batch)
+
+    def _blocks(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The blocks, and segments where they belong among them."""
+        parts, segments, dropped = self._packing
+        fresh = ((digest, b"") for digest in sorted(segments))
+        for digest, same in groupby(heapq.merge(rows, fresh), itemgetter(0)):
+            value = max(value for _, value in same)
+            if digest in segments:
+                if not _is_block(digest, value):  # else it was made by a compaction before
+                    value = encode_segment(self._packer.segment(segments[digest]))
+            elif digest in dropped and is_segment(value):
+                continue
+            elif (part := parts.get(digest)) is not None:
+                value = encode_part(part)
+            else:
+                value = self._alone(digest, value)
+            yield digest, value
+
+    def _alone(self, digest: bytes, value: bytes) -> bytes:
+        """A block that is in no segment, smaller if it can be; a damaged one as it is."""
+        try:
+            if part_of(value) is not None:
+                value = codec.encode_block(self._packer.read(digest))
+            return value if codec.delta_reference(value) else codec.repack(value, digest)
+        except DamagedRecordError:
+            return value
+
+    def _meta(self, key: bytes, value: bytes) -> bytes:
+        """A record of `meta`: that of the format tells whether there are segments."""
+        if key != checksum.FORMAT_KEY or self._version != version.VERSION:
+            return value
+        record = version.decode_format(value)
+        change = version.with_feature if self._has_parts() else version.without_feature
+        return records.encode(change(record, version.SEGMENTS))
+
+    def _has_parts(self) -> bool:
+        if self._packing.parts:
+            return True
+        return any(part_of(value) is not None for _, value in _rows(self._old, _BLOCKS))
+
+    def compare(self) -> None:
+        """A second pass: every record is there and is what it was, or a block with the same bytes,
+        and there is nothing else but segments. Raises DifferentError."""
+        meter = Meter(self._progress, "comparing the copy", _entries(self._new, self._names))
+        if _names(self._new) != self._names:
+            raise DifferentError("the copy has other tables")
+        for name in self._names:
+            old, new = _rows(self._old, name), meter.count(_rows(self._new, name))
+            same = self._same_blocks(old, new) if name == _BLOCKS else self._same(name, old, new)
+            if not same:
+                raise DifferentError(f"the copy of the table {name.decode()} is not the same")
+
+    def _same(self, name: bytes, old: Iterable[Row], new: Iterable[Row]) -> bool:
+        if name == _META:
+            old = ((key, self._meta(key, value)) for key, value in old)
+        return all(was == now for was, now in zip_longest(old, new))
+
+    def _same_blocks(self, old: Iterable[Row], new: Iterable[Row]) -> bool:
+        """Of a part, what its segment has is compared with its hash."""
+        _, segments, dropped = self._packing
+        found = Parts()
+        was = (row for row in old if not (row[0] in dropped and is_segment(row[1])))
+        before: Row | None = next(was, None)
+        for digest, value in new:
+            if before is not None and before[0] == digest:
+                kept, before = before[1], next(was, None)
+                if value == kept:
+                    continue
+            elif digest not in segments:
+                return False
+            if (part := part_of(value)) is not None:
+                found.add(digest, part)
+            elif not _is_block(digest, value):
+                return False
+        return before is None and self._same_parts(found)
+
+    def _same_parts(self, found: Parts) -> bool:
+        handle = self._new.open_db(_BLOCKS, create=False)
+        with self._new.begin() as txn:
+            for segment, parts in found.take():
+                try:
+                    data = codec.decode_block(bytes(txn.get(segment, b"", db=handle)), segment)
+                except DamagedRecordError:
+                    return False
+                if any(codec.block_hash(data[at:end]) != digest for digest, at, end in parts):
+                    return False
+        return True
+
+    def close(self) -> None:
+        self._txn.abort()
 
 
 def _rows(env: lmdb.Environment, name: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -154,36 +274,12 @@ def _append(env: lmdb.Environment, handle: lmdb._Database, rows: list[tuple[byte
         cursor.putmulti(rows, append=True)
 
 
-def _packed(digest: bytes, value: bytes) -> bytes:
-    """A block that stands alone, smaller if it can be; a damaged one as it is."""
-    if codec.delta_reference(value) is not None:
-        return value
+def _is_block(digest: bytes, value: bytes) -> bool:
     try:
-        return codec.repack(value, digest)
-    except DamagedRecordError:
-        return value
-
-
-def _compare(
-    old: lmdb.Environment, new: lmdb.Environment, names: list[bytes], progress: Progress
-) -> None:
-    """A second pass: every record is there and is what it was, or a block with the same bytes, and
-    there is nothing else. Raises DifferentError."""
-    meter = Meter(progress, "comparing the copy", _entries(old, names))
-    if _names(new) != names:
-        raise DifferentError("the copy has other tables")
-    for name in names:
-        for was, now in meter.count(zip_longest(_rows(old, name), _rows(new, name))):
-            if was != now and not (name == _BLOCKS and was and now and _same_block(was, now)):
-                raise DifferentError(f"the copy of the table {name.decode()} is not the same")
-
-
-def _same_block(was: tuple[bytes, bytes], now: tuple[bytes, bytes]) -> bool:
-    try:
-        codec.decode_block(now[1], now[0])
+        codec.decode_block(value, digest)
     except DamagedRecordError:
         return False
-    return was[0] == now[0]
+    return True
 
 
 def _exchange(path: Path) -> None:

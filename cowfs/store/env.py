@@ -35,6 +35,7 @@ from cowfs.store.files import (
 )
 from cowfs.store.rewriting import Progress, silent
 from cowfs.store.room import RESERVE_BYTES, SLACK_BYTES, Reserve, Room
+from cowfs.store.segments import Segments
 from cowfs.store.steps import reached
 from cowfs.store.sums import KEPT
 from cowfs.store.transaction import Cursor, Table, Transaction
@@ -65,6 +66,7 @@ class Store:
     """An open store. Use `open_store` or `create_store`.
 
     quota: bytes that it may hold, 0 for no limit. reserve: what a writable one keeps back.
+    segments: decode blocks.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Store:
         self._creating = creating
         self.quota = 0
         self.reserve = Reserve(path)
+        self.segments = Segments()
         # A name may come to mean something else: the disk may be unmounted lazily.
         self._directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._owner: int | None = None

@@ -38,6 +38,11 @@ class Ledger:
         """The collection is over."""
         self._watched = None
 
+    @property
+    def watching(self) -> bool:
+        """Whether a collection looks for references."""
+        return self._watched is not None
+
     def note(self, digest: bytes) -> None:
         """Something is going to rely on a block."""
         if self._watched is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cowfs.errors import DamagedRecordError
-from cowfs.format import codec, keys, records
+from cowfs.format import keys, records
 from cowfs.store.env import Cursor, Store, Transaction
 from cowfs.store.lineage import Lineage
 from cowfs.types import BLOCK_SIZE
@@ -328,17 +328,10 @@ class Snapshot:
 
 
 def read_block(reader: Reader, digest: bytes) -> bytes:
-    """Raw bytes of a stored block, following one delta, verified against its hash."""
+    """Raw bytes of a stored block, with what it is a delta to or a part of, verified against its
+    hash. Raises DamagedRecordError."""
     value = reader.get("block", digest)
     if value is None:
         raise DamagedRecordError(what=f"block {digest.hex()[:12]}", detail="it is missing")
-    reference = codec.delta_reference(value)
-    if reference is None:
-        return codec.decode_block(value, digest)
-    base = reader.get("block", reference)
-    if base is None:
-        raise DamagedRecordError(
-            what=f"block {digest.hex()[:12]}",
-            detail=f"its reference {reference.hex()[:12]} is missing",
-        )
-    return codec.decode_block(value, digest, codec.decode_block(base, reference))
+    store = reader.store
+    return store.segments.decode(reader.txn, store.tables["block"], value, digest)

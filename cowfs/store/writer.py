@@ -457,6 +457,7 @@ class _Apply:
     ) -> None:
         """`superseded`: places in `group.blocks` of what need not be written."""
         self.tables = store.tables
+        self.segments = store.segments
         self.txn = txn
         self.group = group
         self.ledger = ledger
@@ -551,8 +552,7 @@ class _Apply:
                     # Others may be deltas to it, so it stands alone.
                     txn.put(digest, codec.encode_block(data), db=blocks)
                 elif stored is not None:
-                    if (needed := codec.delta_reference(stored)) is not None:
-                        self.ledger.note(needed)
+                    self._note_needed(stored)
                 else:
                     below = self._reference(cursor, content, number, reference)
                     value = codec.encode(data, *below) if below else codec.encode_block(data)
@@ -560,18 +560,26 @@ class _Apply:
                     self.ledger.born(digest)
                     if (needed := codec.delta_reference(value)) is not None:
                         self.ledger.hold(needed)
+                        self._note_needed(value)
                 self._refer(key, digest)
                 txn.put(key, digest, db=extents)
+
+    def _note_needed(self, value: bytes) -> None:
+        """Something is going to rely on a block, and so on what that needs: its reference, and the
+        segment that one of the two may be a part of."""
+        needed = codec.delta_reference(value)
+        if needed is None or not self.ledger.watching:
+            return
+        self.ledger.note(needed)
+        below = self.txn.get(needed, db=self.tables["block"]) or b""
+        if (segment := codec.delta_reference(below)) is not None:
+            self.ledger.note(segment)
 
     def _sound(self, digest: bytes, value: bytes) -> bool:
         """Whether a block that is there already can be read. If not, the same bytes that are
         written now take its place: they must not be lost with it (contract 4)."""
-        needed, reference = codec.delta_reference(value), None
         try:
-            if needed is not None:
-                below = self.txn.get(needed, db=self.tables["block"])
-                reference = codec.decode_block(below or b"", needed)
-            codec.decode_block(value, digest, reference)
+            self.segments.decode(self.txn, self.tables["block"], value, digest)
         except DamagedRecordError:
             return False
         return True
@@ -587,12 +595,13 @@ class _Apply:
             return None
         blocks = self.tables["block"]
         value = self.txn.get(digest, db=blocks)
-        if value is not None and (further := codec.delta_reference(value)) is not None:
+        further = codec.delta_reference(value) if value is not None else None
+        if value is not None and further is not None and value[0] != codec.PART:
             digest, value = further, self.txn.get(further, db=blocks)
         if value is None:
             return None
         try:
-            return codec.decode_block(value, digest), digest
+            return self.segments.decode(self.txn, blocks, value, digest), digest
         except DamagedRecordError:
             return None
 

@@ -147,10 +147,12 @@ def test_what_has_nothing_of_the_version_before_stands_alone() -> None:
 
 
 def test_a_block_that_says_that_it_is_longer_than_a_block_is_refused() -> None:
+    """What stands alone may be a segment."""
     for name in STORED:
         value, data, reference = STORED[name]
-        longer = value[:1] + (BLOCK_SIZE + 1).to_bytes(4, "big") + value[5:]
-        with pytest.raises(DamagedRecordError, match="it says that it has 65537 bytes"):
+        size = (BLOCK_SIZE if reference else codec.LONGEST_SEGMENT) + 1
+        longer = value[:1] + size.to_bytes(4, "big") + value[5:]
+        with pytest.raises(DamagedRecordError, match=f"it says that it has {size} bytes"):
             codec.decode_block(longer, codec.block_hash(data), reference)
 
 

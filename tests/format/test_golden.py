@@ -327,6 +327,12 @@ BLOCKS = {
         "03 00000107 4a495ba42461748eca8fdad618f976aa726cc2903de9fcb40735a786ac1c196b"
         "01 0100 00 00000007 74686520656e64",
     ),
+    "part": (
+        b"efgh",
+        b"abcdefgh",
+        "23cb6e2cef673ae06ea53be5341a710062d1ee5382de081a7af2fdae11d69715",
+        "04 00000004 ddaa2ac30a98655962979019e43538326ad7bef0da0e6ac2f3e51fb3513a5cda 00000004",
+    ),
 }
 
 

@@ -17,6 +17,8 @@ from cowfs.service.collecting import preview
 from cowfs.service.content import Tree
 from cowfs.service.selectors import Point, all_checkpoints
 from cowfs.service.workspace import ReadOnly
+from cowfs.store.compaction import compact
+from cowfs.store.rewriting import silent
 from cowfs.types import BLOCK_SIZE
 from tests.history.states import history
 from tests.history.test_diff_random import Edit, apply_edit, edits, filled
@@ -72,6 +74,30 @@ def test_random_histories(some: list[Edit], first: int, last: int) -> None:
         with history(rig) as workspace:
             compare(workspace)
             compare_freed(workspace, first, last)
+
+
+def test_what_is_compressed_together(open_rig: Callable[[], Rig]) -> None:
+    """Each block has its share of the segment."""
+    rig = open_rig()
+    for number in range(10):
+        rig.create(b"f%d" % number, b"a line of text %d\n" % number * 2000)
+    rig.checkpoint()
+    rig.write(b"f3", b"other", 100)
+    rig.checkpoint()
+    rig.close()
+    compact(rig.store, silent)
+    rig.start()
+    with history(rig) as workspace:
+        found = stats.details(workspace, nobody)
+        stored = dict(workspace.reader.scan("block"))
+    assert (found.damaged, found.missing, found.unused) == (0, 0, 0)
+    assert found.by_codec.keys() == {"part"}
+    part = found.by_codec["part"]
+    assert (part.blocks, part.raw) == (11, found.raw)
+    assert part.stored == found.stored == sum(map(len, stored.values()))
+    assert found.saved["segments"] == found.raw - found.stored
+    assert found.logical_all - sum(found.saved.values()) == found.stored
+    assert sum(one.stored for one in found.checkpoints) == found.stored
 
 
 def compare(workspace: ReadOnly) -> None:

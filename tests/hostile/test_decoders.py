@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cowfs.errors import CowfsError, DamagedRecordError
 from cowfs.format import codec, keys, records, sessions
 from cowfs.format.audit import AuditHead, AuditRecord, ProcessRecord
+from cowfs.format.segment import Part, beginning, encode_part, part_of, sound_beginning
 from cowfs.service.selectors import parse_time, resolve
 from cowfs.service.workspace import describe
 from cowfs.store.pages import DamagedFileError, PageCheck
@@ -179,6 +180,22 @@ def test_blocks(value: bytes) -> None:
 @given(BLOCKS, either(BLOCKS.map(lambda data: codec.encode_delta(data, b"reference", bytes(32)))))
 def test_deltas(reference: bytes, value: bytes) -> None:
     decodes_or(DamagedRecordError, codec.decode_block, value, bytes(32), reference)
+
+
+@OFTEN
+@given(either(BLOCKS.map(codec.encode_block)))
+@example(claiming(1 << 60))
+@example(bomb(1 << 31))
+def test_segments(value: bytes) -> None:
+    decodes_or(DamagedRecordError, beginning, value, bytes(32), 1 << 31)
+    sound_beginning(value)
+
+
+@OFTEN
+@given(BLOCKS, either(st.just(encode_part(Part(bytes(32), 3, 9)))))
+def test_parts(segment: bytes, value: bytes) -> None:
+    decodes_or(DamagedRecordError, codec.decode_block, value, bytes(32), segment)
+    part_of(value)
 
 
 PIECES = st.binary(min_size=1, max_size=300).map(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import os
 import random
@@ -14,13 +15,14 @@ import lmdb
 import pytest
 
 from cowfs.errors import CompactFailedError, StoreDamagedError, StoreFormatError, StoreLockedError
-from cowfs.format import codec, records
+from cowfs.format import codec, records, version
+from cowfs.format.segment import Part, encode_part, is_segment, part_of
 from cowfs.format.version import decode_format
 from cowfs.service.verify import verify
 from cowfs.service.workspace import reading
 from cowfs.store import compaction, steps
 from cowfs.store.compaction import compact
-from cowfs.store.env import TABLES
+from cowfs.store.env import TABLES, open_store
 from cowfs.store.files import NEW
 from cowfs.store.rewriting import silent
 from tests.crash.forks import Child
@@ -44,6 +46,7 @@ def store(volume: Rig) -> Path:
     volume.create(b"noise", noise)
     for number in range(20):
         volume.create(b"f%d" % number, text(number))
+    volume.create(b"large", b"".join(text(number) for number in range(60, 76)))
     volume.checkpoint()
     for number in range(20):
         volume.write(b"f%d" % number, b"changed", 100)
@@ -78,15 +81,20 @@ def stored(path: Path) -> Rows:
 
 
 def content(path: Path) -> Rows:
-    """All records, the blocks as what they decode to."""
+    """All records, the blocks as what they decode to and without segments; whether there are any
+    is checked, and left out."""
     found = stored(path)
     blocks = found["block"]
+    segments = {part.segment for value in blocks.values() if (part := part_of(value))}
+    record = decode_format(found["meta"].pop(b"format"))
+    assert record.incompatible == (version.SEGMENTS if segments else 0)
 
+    @functools.cache
     def raw(digest: bytes) -> bytes:
         reference = codec.delta_reference(blocks[digest])
         return codec.decode_block(blocks[digest], digest, raw(reference) if reference else None)
 
-    return found | {"block": {digest: raw(digest) for digest in blocks}}
+    return found | {"block": {digest: raw(digest) for digest in blocks.keys() - segments}}
 
 
 def digest(path: Path) -> str:
@@ -109,14 +117,49 @@ def test_it_is_smaller_and_says_the_same(store: Path) -> None:
     assert not (store / NEW).exists()
 
 
+def test_small_files_and_all_their_versions_share_segments(store: Path) -> None:
+    compact(store, silent)
+    blocks = stored(store)["block"]
+    parts = {digest: part for digest in blocks if (part := part_of(blocks[digest]))}
+    assert len(parts) > 60
+    segments = {part.segment: blocks[part.segment] for part in parts.values()}
+    for segment, value in segments.items():
+        size = int.from_bytes(value[1:5], "big")
+        mine = sorted(part for part in parts.values() if part.segment == segment)
+        assert [part.start for part in mine] == [0, *(part.end for part in mine[:-1])]
+        assert len(value) < size == mine[-1].end <= 4 << 20
+
+
 def test_what_stands_alone_is_compressed_harder(store: Path) -> None:
-    def alone() -> int:
-        blocks = stored(store)["block"].values()
-        return sum(len(value) for value in blocks if value[0] == codec.ZSTD)
+    def alone() -> dict[bytes, int]:
+        blocks = stored(store)["block"].items()
+        return {k: len(v) for k, v in blocks if v[0] == codec.ZSTD and not is_segment(v)}
 
     before = alone()
     compact(store, silent)
-    assert alone() < before * 0.95
+    after = alone()
+    assert len(after) >= 16
+    assert sum(after.values()) < 0.95 * sum(before[digest] for digest in after)
+
+
+def test_a_segment_begins_with_what_the_present_state_shows(store: Path, tmp_path: Path) -> None:
+    compact(store, silent)
+    blocks = stored(store)["block"]
+    rig = Rig(store, None)
+    try:
+        reader = rig.volume.reader
+        live = set()
+        for path, facts in rig.tree().items():
+            if path != b"large" and facts.content:
+                live |= {digest for _, digest in rig.view.snapshot.extents(rig.at(path).content)}
+        assert reader.count("block") == len(blocks)
+    finally:
+        rig.finish(check=False)
+    parts = {digest: part for digest in live if (part := part_of(blocks[digest]))}
+    assert len(parts) > 30
+    for segment in {part.segment for part in parts.values()}:
+        mine = [part for part in parts.values() if part.segment == segment]
+        assert max(part.end for part in mine) == sum(part.end - part.start for part in mine)
 
 
 def test_a_second_time_there_is_nothing_to_gain(store: Path) -> None:
@@ -170,8 +213,12 @@ def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def garble(value: bytes, digest: bytes) -> bytes:
+def garble(*_: bytes) -> bytes:
     return codec.encode_block(b"of another block")
+
+
+def shifted(part: Part) -> bytes:
+    return encode_part(Part(part.segment, part.start + 1, part.end + 1))
 
 
 @pytest.mark.parametrize(
@@ -181,8 +228,16 @@ def garble(value: bytes, digest: bytes) -> bytes:
         (lambda patch: patch.setattr(compaction, "_append", refuse), "No space left"),
         (lambda patch: patch.setattr(compaction, "_append", lambda *_: None), "is not the same"),
         (lambda patch: patch.setattr(codec, "repack", garble), "table block is not the same"),
+        (
+            lambda patch: patch.setattr(compaction, "encode_segment", garble),
+            "table block is not the same",
+        ),
+        (
+            lambda patch: patch.setattr(compaction, "encode_part", shifted),
+            "table block is not the same",
+        ),
     ],
-    ids=["no room", "the disk fills", "incomplete", "another block"],
+    ids=["no room", "the disk fills", "incomplete", "another block", "segment", "another place"],
 )
 def test_what_fails_leaves_the_old_file(
     store: Path,
@@ -212,6 +267,70 @@ def test_a_damaged_block_stays_as_it_is(store: Path) -> None:
     env.close()
     compact(store, silent)
     assert stored(store)["block"][key] == damaged
+
+
+def test_a_damaged_part_keeps_its_segment(store: Path) -> None:
+    compact(store, silent)
+    env = lmdb.open(str(store), max_dbs=len(TABLES), map_size=1 << 30)
+    blocks, meta = env.open_db(b"block"), env.open_db(b"meta")
+    with env.begin(write=True) as txn:
+        rows = [(bytes(k), bytes(v)) for k, v in txn.cursor(db=blocks)]
+        key, value = next(row for row in rows if part_of(row[1]))
+        damaged = value[:-1] + bytes([value[-1] ^ 1])
+        txn.put(key, damaged, db=blocks)
+        txn.put(b"passing", bytes(3 << 20), db=meta)
+    with env.begin(write=True) as txn:
+        txn.delete(b"passing", db=meta)
+    env.close()
+    done = compact(store, silent)
+    assert done.after < done.before
+    found = stored(store)["block"]
+    assert found[key] == damaged
+    part = part_of(damaged)
+    assert part is not None
+    assert found[part.segment] == dict(rows)[part.segment]
+    others = {part.segment for value in found.values() if (part := part_of(value))}
+    assert sum(is_segment(value) for value in found.values()) == len(others)
+
+
+def test_parts_go_on_as_blocks_of_any_kind(store: Path) -> None:
+    """They are read, found again by their hash, referred to by deltas; and put together again."""
+    compact(store, silent)
+    rig = Rig(store, None)
+    try:
+        rig.tree()
+        before, count = rig.read(b"f3"), rig.volume.reader.count("block")
+        rig.create(b"again", before)
+        rig.volume.sync()
+        rig.volume.look_again()
+        assert rig.volume.reader.count("block") == count
+        rig.write(b"f3", b"once more", 40_000)
+        rig.checkpoint()
+        rig.volume.look_again()
+        rows = dict(rig.volume.reader.scan("block"))
+        deltas = [v for v in rows.values() if codec.delta_reference(v) and not part_of(v)]
+        assert any(part_of(rows[codec.delta_reference(value) or b""]) for value in deltas)
+        rig.volume._blocks.clear()
+        assert rig.read(b"again") == before
+        assert rig.read(b"f3") == before[:40_000] + b"once more" + before[40_009:]
+    finally:
+        rig.finish(check=False)
+    assert sound(store)
+    kept = content(store)
+    compact(store, silent)
+    assert content(store) == kept
+    assert sound(store)
+
+
+def test_a_program_that_knows_no_segments_refuses_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compact(store, silent)
+    monkeypatch.setattr(version, "KNOWN_INCOMPATIBLE", 0)
+    with pytest.raises(StoreFormatError, match="unknown incompatible features 0x1"):
+        open_store(store, writable=True)
+    with pytest.raises(StoreFormatError):
+        compact(store, silent)
 
 
 def test_damaged_pages_are_not_copied(store: Path) -> None:

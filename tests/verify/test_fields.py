@@ -174,6 +174,7 @@ UNTOLD = {
     "context.missing": "",
     "context.leaf": "",
     "meta.compatible": "bits that nobody knows are kept",
+    "meta.incompatible": "a known bit that is not used only keeps older programs away",
     "meta.uuid": "",
     "meta.created": "",
 }
@@ -212,6 +213,7 @@ FOUND_ELSEWHERE = {"branch.undo", "branch.redo", "branch.applied", "checkpoint.k
     "context.processes",
     "context.files",
     "context.ports",
+    "meta.incompatible",
 }
 """Those of `UNTOLD` of which the other values are found."""
 

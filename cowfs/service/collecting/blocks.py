@@ -1,9 +1,10 @@
 """Blocks that no extent refers to any more: mark and sweep.
 
 Nothing counts references, so all extents are looked at, and every block's header for what it is a
-delta to. Marked is what extents name, and what marked deltas refer to. The rest goes: deltas first,
-so that a delta is never without its reference. What the writer refers to while this goes on counts
-as marked (`Ledger.watch`), so no block is lost that is written again in this moment.
+delta to or a part of. Marked is what extents name, and what marked blocks refer to. The rest goes:
+deltas first, then parts, so that neither is ever without what it needs. What the writer refers to
+while this goes on counts as marked (`Ledger.watch`), so no block is lost that is written again in
+this moment.
 
 Threading: `Sweep` is used by one thread. What it gives is taken out by the writer thread.
 """
@@ -26,6 +27,9 @@ _BLOCKS = 2000
 _TAKEN = 200
 """Blocks that one transaction deletes; each has up to 17 pages, which LMDB must list."""
 
+_STANDING, _PARTS, _DELTAS = 0, 1, 2
+"""Kinds of blocks; each may need one of a kind before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -44,7 +48,8 @@ class Sweep:
         self._store = store
         self._without = without
         self._marks = Marks()
-        self._references = Marks()
+        self._needed = {_DELTAS: Marks(), _PARTS: Marks()}
+        self._parts = False
 
     def steps(self) -> Iterator[Step]:
         """Do it piece by piece; between two pieces anything may happen to the store. Blocks that
@@ -53,8 +58,10 @@ class Sweep:
         Raises DamagedRecordError: an extent that cannot be read may name any block.
         """
         yield from self._extents()
-        yield from self._blocks(deltas=True)
-        yield from self._blocks(deltas=False)
+        yield from self._blocks(_DELTAS)
+        if self._parts:
+            yield from self._blocks(_PARTS)
+        yield from self._blocks(_STANDING)
 
     def _extents(self) -> Iterator[Step]:
         at: bytes | None = b""
@@ -82,8 +89,8 @@ class Sweep:
             found = cursor.next()
         return None, looked
 
-    def _blocks(self, *, deltas: bool) -> Iterator[Step]:
-        """Mark what marked deltas refer to and give the other deltas; or give what is left."""
+    def _blocks(self, kind: int) -> Iterator[Step]:
+        """Mark what marked blocks of a kind need, and give the others of it."""
         at: bytes | None = b""
         done = 0
         while at is not None:
@@ -91,15 +98,26 @@ class Sweep:
             done += len(found)
             gone = []
             for header in found:
-                if deltas != (header.reference is not None):
+                self._parts |= header.codec == codec.PART
+                if _kind(header) != kind:
                     continue
-                if self._marks.has(header.digest):
-                    if header.reference is not None:
-                        self._references.add(header.reference)
-                elif deltas or not self._references.has(header.digest):
+                if not self._is_marked(header.digest, kind):
                     gone.append(header)
-            what = "deltas" if deltas else "blocks"
+                elif header.reference is not None:
+                    self._needed[kind].add(header.reference)
+            what = "deltas" if kind == _DELTAS else "blocks"
             for start in range(0, len(gone), _TAKEN):
                 yield Step(what, done, max(total, done), tuple(gone[start : start + _TAKEN]))
             if not gone:
                 yield Step(what, done, max(total, done))
+
+    def _is_marked(self, digest: bytes, kind: int) -> bool:
+        """Whether an extent names a block, or a block of a later kind needs it."""
+        later = (marks for at, marks in self._needed.items() if at > kind)
+        return self._marks.has(digest) or any(marks.has(digest) for marks in later)
+
+
+def _kind(header: Header) -> int:
+    if header.reference is None:
+        return _STANDING
+    return _PARTS if header.codec == codec.PART else _DELTAS

@@ -17,6 +17,7 @@ import zstandard
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.format.segment import is_segment, part_of, sound_beginning
 from cowfs.service.repair.bench import MARKED, REBUILT, RESTORED, Bench
 from cowfs.service.verify import LOST, Bad
 from cowfs.store.snapshot import read_block
@@ -38,12 +39,16 @@ class Unreadable:
         """Look for their bytes in the store and in the base; whether any were found."""
         bench = self._bench
         self._tidy_marks()
-        for digest in list(self._wanted):
+        for digest in sorted(self._wanted, key=self._is_part):
             # As stored: what is found already may stand in the place of what is still looked for.
             stored = bench.reader.get("block", digest), bench.reader.get("meta", _mark(digest))
+            if self._is_whole_again(digest):
+                continue
             for value in stored:
                 for data in _readings(bench, value, self._wanted) if value else ():
                     self._offer(data, "in its own record or that of another block")
+        for digest in self._bad.keys() & self._wanted:
+            self._offer_parts(digest)
         if self._wanted and bench.scan.base is not None:
             for path, data in _base_blocks(bench.scan.base, self._lengths()):
                 if not self._wanted:
@@ -61,6 +66,10 @@ class Unreadable:
             value = bench.get("block", digest)
             if value is not None:
                 bench.delete("block", digest)
+            if value is not None and is_segment(value):
+                detail = "dropped: what can be read of this segment stands alone now"
+                bench.did(REBUILT, "block", digest.hex(), detail)
+                continue
             if not bad.extents:
                 bench.did(REBUILT, "block", digest.hex(), "dropped: no extent needs it")
                 continue
@@ -83,6 +92,33 @@ class Unreadable:
         if bench.get("meta", _mark(digest)) is not None:
             bench.delete("meta", _mark(digest))
         bench.did(RESTORED, "block", digest.hex(), f"its bytes are {where}")
+
+    def _is_part(self, digest: bytes) -> bool:
+        return part_of(self._bench.reader.get("block", digest) or b"") is not None
+
+    def _is_whole_again(self, digest: bytes) -> bool:
+        """Whether a block is a part of a segment that was found."""
+        part = part_of(self._bench.reader.get("block", digest) or b"")
+        if part is None or part.segment in self._wanted:
+            return False
+        data = sound_beginning(self._bench.get("block", part.segment) or b"")
+        if codec.block_hash(data[part.start : part.end]) != digest:
+            return False
+        self._wanted.discard(digest)
+        return True
+
+    def _offer_parts(self, segment: bytes) -> None:
+        """What can still be read of a damaged segment: its parts stand alone from now on, since it
+        will not stay."""
+        stored = self._bench.reader.get("block", segment) or b""
+        if not is_segment(stored):
+            return
+        data = sound_beginning(stored)
+        for digest, value in self._bench.reader.scan("block"):
+            part = part_of(value)
+            if part is not None and part.segment == segment and part.end <= len(data):
+                self._wanted.add(digest)
+                self._offer(data[part.start : part.end], "in a damaged segment")
 
     def _tidy_marks(self) -> None:
         """What was lost and came back is lost no more."""
@@ -135,7 +171,7 @@ def _readings(bench: Bench, value: bytes, wanted: set[bytes]) -> Iterator[bytes]
     references: list[bytes | None] = [None]
     for near in _near(value[_HEADERS[0] : _HEADERS[1]]):
         stored = bench.get("block", near) if len(near) == codec.HASH_SIZE else None
-        if stored and codec.delta_reference(stored) is None:
+        if stored and (codec.delta_reference(stored) is None or part_of(stored) is not None):
             references.append(near)
     for reference in references:
         start = _HEADERS[reference is not None]
@@ -145,6 +181,7 @@ def _readings(bench: Bench, value: bytes, wanted: set[bytes]) -> Iterator[bytes]
             pass
         if reference is not None:
             yield from _patched(bench, value, reference, wanted)
+            yield from _parts(bench, value, reference)
 
 
 def _patched(bench: Bench, value: bytes, reference: bytes, wanted: set[bytes]) -> Iterator[bytes]:
@@ -158,6 +195,19 @@ def _patched(bench: Bench, value: bytes, reference: bytes, wanted: set[bytes]) -
             continue
 
 
+def _parts(bench: Bench, value: bytes, segment: bytes) -> Iterator[bytes]:
+    """What a record is as a part of a segment, also with one bit of its place turned back."""
+    stored = bench.get("block", segment) or b""
+    if not is_segment(stored):
+        return
+    start, end = _HEADERS
+    data = sound_beginning(stored)
+    for near in _near(value[1:start] + value[end : end + 4]):
+        at, size = int.from_bytes(near[4:], "big"), int.from_bytes(near[:4], "big")
+        if size <= BLOCK_SIZE:
+            yield data[at : at + size]
+
+
 def _near(digest: bytes) -> Iterator[bytes]:
     """A hash, and those that differ from it by one bit."""
     yield digest
@@ -167,7 +217,8 @@ def _near(digest: bytes) -> Iterator[bytes]:
 
 
 def _decompressed(bench: Bench, frame: bytes, reference: bytes | None) -> bytes:
-    if not 0 < zstandard.frame_content_size(frame) <= BLOCK_SIZE:
+    longest = BLOCK_SIZE if reference is not None else codec.LONGEST_SEGMENT
+    if not 0 < zstandard.frame_content_size(frame) <= longest:
         raise zstandard.ZstdError("its frame has no possible length")
     if reference is None:
         return zstandard.ZstdDecompressor().decompress(frame)

@@ -5,6 +5,7 @@ Threading: owned by the thread that repairs.
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records, version
 from cowfs.format.copying import COMMITTED, COPYING, CopyingRecord, copying_session, fault
+from cowfs.format.segment import part_of
 from cowfs.service.repair.bench import REBUILT, Bench
 from cowfs.service.repair.epochs import decodable, mend_epochs
 from cowfs.volume.removing import GARBAGE
@@ -124,12 +126,29 @@ def _meta(bench: Bench) -> None:
                 bench.delete("meta", key)
                 bench.did(REBUILT, "meta", f"copying {copying_session(key)}", DROPPED)
     if "format" in bench.checks:
-        created = epochs[0].opened if 0 in epochs else 0
-        thinned = any(v == records.EXTENT_THINNED for _, v in bench.reader.scan("extent"))
-        bits = version.THINNED if thinned else 0
-        record = version.format_record(uuid.uuid4().hex, created, incompatible=bits)
-        bench.put("meta", b"format", records.encode(record))
-        bench.did(REBUILT, "meta", "format", f"version {record.version}, with a new uuid")
+        _format(bench, epochs[0].opened if 0 in epochs else 0)
+
+
+def _format(bench: Bench, created: int) -> None:
+    """The format record: what it says of features follows from what is used."""
+    bits = version.SEGMENTS if _has_parts(bench) else 0
+    if any(value == records.EXTENT_THINNED for _, value in bench.reader.scan("extent")):
+        bits |= version.THINNED
+    try:
+        record = version.decode_format(bench.get("meta", b"format") or b"")
+    except DamagedRecordError:
+        record = version.format_record("", created)
+    if version.unreadable_reason(record) or not re.fullmatch(r"[0-9a-f]{32}", record.uuid):
+        record = version.format_record(uuid.uuid4().hex, created)
+        detail = f"version {record.version}, with a new uuid"
+    else:
+        detail = "it tells of the features that are used"
+    bench.put("meta", b"format", records.encode(version.with_feature(record, bits)))
+    bench.did(REBUILT, "meta", "format", detail)
+
+
+def _has_parts(bench: Bench) -> bool:
+    return any(part_of(value) is not None for _, value in bench.reader.scan("block"))
 
 
 def _is_sound_copy(bench: Bench, key: bytes, value: bytes) -> bool:

@@ -9,17 +9,21 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from cowfs.errors import DamagedRecordError
-from cowfs.format import codec, keys, records
+from cowfs.format import checksum, codec, keys, records, version
+from cowfs.format.segment import Part, encode_part, may_refer, part_of, sound_beginning
 from cowfs.service.verify.history import State
 from cowfs.service.verify.report import ERROR, NOTE
 from cowfs.service.verify.scan import Scan, newest
 from cowfs.service.verify.thinned import Thinned
 from cowfs.store.marks import Marks
+from cowfs.store.segments import Parts
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
 
 _REFERENCES = 64
 """Decoded reference blocks that are kept, 4 MiB at most."""
+_PARTS = 100_000
+"""Parts of segments that are noted before they are looked at, some 12 MB."""
 _HITS = 200
 """Extents of one damaged block whose paths are named."""
 _LAST_BLOCK = ((1 << 63) - 1) // BLOCK_SIZE
@@ -48,6 +52,10 @@ class Blocks:
         self._thinned = Thinned(scan)
         self.bad: dict[bytes, Bad] = {}
         self._references: OrderedDict[bytes, bytes] = OrderedDict()
+        self._parts = Parts()
+        self._later: list[tuple[bytes, bytes]] = []
+        self._any_parts = False
+        self._long: set[bytes] = set()
 
     # -- scrub --------------------------------------------------------------------------------
 
@@ -59,20 +67,27 @@ class Blocks:
                 self._scan.problem("record", "block", digest.hex(), detail)
                 continue
             self._scrub(digest, value)
+            if len(self._parts) >= _PARTS:
+                self._scrub_parts()
+        self._scrub_parts()
+        for _, digest in sorted(self._later):  # those that lie side by side one after the other
+            self._scrub(digest, self._scan.reader.get("block", digest) or b"", last=True)
+        self._later.clear()
         self._references.clear()
+        self._see_that_parts_are_told_of()
 
-    def _scrub(self, digest: bytes, value: bytes) -> None:
+    def _scrub(self, digest: bytes, value: bytes, *, last: bool = False) -> None:
+        """last: parts were looked at, so that what refers to them can be."""
         reference = None
+        if (part := part_of(value)) is not None:
+            self._parts.add(digest, part)
+            return
         if (wanted := codec.delta_reference(value)) is not None:
-            self._used.add(wanted)
-            stored = self._scan.reader.get("block", wanted)
+            stored = self._needed(digest, value, wanted)
             if stored is None:
-                detail = f"its reference {wanted.hex()[:12]} is missing"
-                self._found("block-reference", digest, detail)
                 return
-            if codec.delta_reference(stored) is not None:
-                detail = f"its reference {wanted.hex()[:12]} is itself a delta"
-                self._found("block-reference", digest, detail)
+            if not last and (part := part_of(stored)) is not None:
+                self._later.append((part.segment + part.start.to_bytes(4, "big"), digest))
                 return
             reference = self._reference(wanted, stored)
             if reference is None:
@@ -83,18 +98,74 @@ class Blocks:
         except DamagedRecordError as error:
             self._found("block-damaged", digest, error.details["detail"])
             return
-        if not 0 < len(data) <= BLOCK_SIZE:
-            detail = f"it has {len(data)} bytes; a block has 1 to {BLOCK_SIZE}"
-            self._found("block-damaged", digest, detail)
+        if not data:
+            self._found("block-damaged", digest, "it has no bytes")
+        elif len(data) > BLOCK_SIZE:
+            self._long.add(digest)
+
+    def _needed(self, digest: bytes, value: bytes, wanted: bytes) -> bytes | None:
+        """The stored value that a block needs, None (and noted) when it cannot be that."""
+        self._used.add(wanted)
+        stored = self._scan.reader.get("block", wanted)
+        if stored is None:
+            detail = f"its reference {wanted.hex()[:12]} is missing"
+        elif not may_refer(value, stored):
+            detail = f"its reference {wanted.hex()[:12]} is itself a delta"
+        else:
+            return stored
+        self._found("block-reference", digest, detail)
+        return None
+
+    def _scrub_parts(self) -> None:
+        """Compare what segments have with the hashes of the parts."""
+        for segment, parts in self._parts.take():
+            self._any_parts = True
+            first, start, end = parts[0]
+            value = encode_part(Part(segment, start, end))
+            stored = self._needed(first, value, segment)
+            if stored is None:
+                self.bad.update((digest, self.bad[first]) for digest, _, _ in parts)
+                continue
+            try:
+                data = codec.decode_block(stored, segment)
+            except DamagedRecordError as error:
+                self._found("block-damaged", segment, error.details["detail"])
+                data = sound_beginning(stored)
+            for digest, start, end in parts:
+                fits = 0 < end - start <= BLOCK_SIZE
+                if fits and codec.block_hash(data[start:end]) == digest:
+                    continue
+                if segment in self.bad:
+                    self.bad[digest] = self.bad[segment]
+                elif end > len(data):
+                    detail = f"its segment {segment.hex()[:12]} has {len(data)} bytes, not {end}"
+                    self._found("block-reference", digest, detail)
+                else:
+                    detail = "its bytes in its segment do not match its hash"
+                    self._found("block-damaged", digest, detail)
+
+    def _see_that_parts_are_told_of(self) -> None:
+        """Programs that do not know segments must not take them for damage."""
+        value = self._scan.reader.get("meta", checksum.FORMAT_KEY) or b""
+        try:
+            told = version.decode_format(value).incompatible & version.SEGMENTS
+        except DamagedRecordError:
+            return  # reported by itself
+        if self._any_parts and not told:
+            self._scan.problem("format", "meta", "format", "it does not tell of segments")
 
     def _reference(self, digest: bytes, stored: bytes) -> bytes | None:
-        """A reference block's raw bytes, None (and noted) when it is damaged."""
+        """The raw bytes of a reference, None (and noted) when it is damaged. It may be a part."""
         data = self._references.get(digest)
         if data is not None:
             self._references.move_to_end(digest)
             return data
+        if digest in self.bad:
+            return None
+        reader = self._scan.reader
         try:
-            data = codec.decode_block(stored, digest)
+            table = reader.store.tables["block"]
+            data = reader.store.segments.decode(reader.txn, table, stored, digest)
         except DamagedRecordError as error:
             self._found("block-damaged", digest, error.details["detail"])
             return None
@@ -159,6 +230,17 @@ class Blocks:
         if len(digest) != codec.HASH_SIZE:
             return
         self._used.add(digest)
+        if digest in self._long:
+            detail = f"block {digest.hex()[:12]} is a segment, which is no part of a file"
+            scan.problem(
+                "extent-block",
+                "extent",
+                thing,
+                detail,
+                states=self._showing(content, number, epoch),
+                inode=owner,
+            )
+            return
         bad = self.bad.get(digest)
         if bad is None and not scan.has("block", digest):
             detail = f"block {digest.hex()[:12]} does not exist"
