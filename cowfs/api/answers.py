@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from cowfs.format.sessions import ContextRecord
-    from cowfs.service.audit.telling import Story
+    from cowfs.service.audit.stories import Story
     from cowfs.service.diff import Change as Difference
     from cowfs.service.sessions.listing import Listed
     from cowfs.service.textdiff import Stat

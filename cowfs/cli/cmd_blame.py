@@ -13,7 +13,7 @@ from cowfs.cli import output
 from cowfs.cli.command import FilePath, command
 from cowfs.cli.context import Context
 from cowfs.service.audit.blame import Line, Version, lines, versions
-from cowfs.service.audit.telling import name_of
+from cowfs.service.audit.stories import name_of
 
 
 @command(

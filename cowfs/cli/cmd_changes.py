@@ -14,7 +14,8 @@ from cowfs.cli import output
 from cowfs.cli.command import Checkpoint, FilePath, command
 from cowfs.cli.context import Context
 from cowfs.service.audit.log import Log, Process
-from cowfs.service.audit.telling import Paths, Story, later, newest
+from cowfs.service.audit.stories import Story
+from cowfs.service.audit.telling import Paths, later, newest
 from cowfs.service.workspace import ReadOnly
 
 _LOOK_SECONDS = 0.3

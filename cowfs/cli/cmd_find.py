@@ -19,7 +19,7 @@ from cowfs.client import places
 from cowfs.client.places import Place
 from cowfs.client.rpc import RpcError
 from cowfs.errors import CowfsError, NameNotFoundError
-from cowfs.service.audit.telling import name_of
+from cowfs.service.audit.stories import name_of
 from cowfs.service.finding.names import Finder, Found, Pattern
 from cowfs.service.states import States
 

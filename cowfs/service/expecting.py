@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from cowfs.errors import StateMovedError, UsageError
 from cowfs.service.audit.log import Log
-from cowfs.service.audit.telling import TEMPORARY, Paths, Story, later
+from cowfs.service.audit.stories import TEMPORARY, Story
+from cowfs.service.audit.telling import Paths, later
 from cowfs.service.diff import Change, diff
 from cowfs.service.engine import Engine, commit
 from cowfs.service.selectors import resolve

@@ -8,7 +8,7 @@ import pytest
 
 from cowfs.format.audit import ProcessRecord
 from cowfs.service.audit.log import Process
-from cowfs.service.audit.telling import name_of
+from cowfs.service.audit.stories import name_of
 from cowfs.volume.audit_processes import Processes, look_at
 from cowfs.volume.audit_sessions import Call
 from tests.audit.acting import Actor, processes, sleeper, sleeper_with, stored

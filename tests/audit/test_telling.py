@@ -11,7 +11,8 @@ from cowfs.format import audit
 from cowfs.format.audit import AuditRecord, Operation, ProcessRecord
 from cowfs.service.audit import telling
 from cowfs.service.audit.log import Log, Process
-from cowfs.service.audit.telling import Paths, Story, name_of, newest
+from cowfs.service.audit.stories import Story, name_of
+from cowfs.service.audit.telling import Paths, newest
 from cowfs.store.snapshot import Reader
 from tests.audit.acting import Actor
 from tests.support.volumes import Rig
