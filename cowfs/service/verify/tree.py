@@ -12,12 +12,12 @@ Threading: owned by the thread that verifies.
 from __future__ import annotations
 
 import stat
-from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from cowfs.errors import DamagedRecordError
 from cowfs.format import codec, keys, records
+from cowfs.service.verify.nodes import Node, Stream, Versions
+from cowfs.service.verify.relations import Relations
 from cowfs.service.verify.report import NOTE, text
 from cowfs.service.verify.scan import Scan, newest
 from cowfs.service.verify.values import (
@@ -32,7 +32,6 @@ from cowfs.store.snapshot import Snapshot
 from cowfs.types import BLOCK_SIZE
 
 _DIRECTORY = 4
-_Versions = list[tuple[int, bytes]]
 
 
 def check_tree(scan: Scan) -> None:
@@ -40,104 +39,15 @@ def check_tree(scan: Scan) -> None:
     _Tree(scan).run()
 
 
-class _Stream:
-    """One table, taken in portions that belong to one inode number."""
-
-    def __init__(self, scan: Scan, table: str) -> None:
-        self._records = scan.each(table, shown=table == "inode")
-        self._next: tuple[bytes, bytes] | None = next(self._records, None)
-
-    @property
-    def ino(self) -> int | None:
-        """The number that the next record belongs to, None at the end."""
-        return keys.unpack_id(self._next[0]) if self._next is not None else None
-
-    def take(self, ino: int) -> Iterator[tuple[bytes, bytes]]:
-        """The records of one number."""
-        while self._next is not None and keys.unpack_id(self._next[0]) == ino:
-            yield self._next
-            self._next = next(self._records, None)
-
-
-@dataclass(slots=True)
-class _Tally:
-    """How many of something there are after each epoch that changed it.
-
-    changes: by epoch, against the newest of its ancestors that is in here.
-    """
-
-    changes: dict[int, int] = field(default_factory=dict)
-    _order: list[int] = field(default_factory=list)
-    _totals: dict[int, int] = field(default_factory=dict)
-
-    def add(self, scan: Scan, versions: list[tuple[int, int]]) -> None:
-        """One thing's versions, newest first: (epoch, how much it counts)."""
-        for at, (epoch, weight) in enumerate(versions):
-            lineage = scan.history.lineage(epoch)
-            if lineage is None:
-                continue
-            before = next((w for e, w in versions[at + 1 :] if lineage.visible(e)), 0)
-            self.changes[epoch] = self.changes.get(epoch, 0) + weight - before
-
-    def at(self, lineage: Lineage) -> int:
-        """How many a lineage sees; to be asked after the last `add`, older epochs first."""
-        if not self._order and self.changes:
-            self._order = sorted(self.changes)
-        total, newest_epoch = 0, None
-        for at in range(bisect_right(self._order, lineage.head) - 1, -1, -1):
-            epoch = self._order[at]
-            if not lineage.visible(epoch):
-                continue
-            known = self._totals.get(epoch)
-            total += self.changes[epoch] if known is None else known
-            newest_epoch = epoch if newest_epoch is None else newest_epoch
-            if known is not None:
-                break
-        if newest_epoch is not None:
-            self._totals[newest_epoch] = total
-        return total
-
-
-@dataclass(slots=True)
-class _Node:
-    """What the tables say of one inode number. Versions are (epoch, value), newest first.
-
-    links: by (parent, name). named: epochs that gave it a name. count: of its names.
-    entries, children: of a directory, how many entries and sub-directories it has.
-    """
-
-    ino: int
-    versions: _Versions = field(default_factory=list)
-    links: dict[tuple[int, bytes], _Versions] = field(default_factory=dict)
-    named: set[int] = field(default_factory=set)
-    count: _Tally = field(default_factory=_Tally)
-    entries: _Tally = field(default_factory=_Tally)
-    children: _Tally = field(default_factory=_Tally)
-
-    def touched(self, scan: Scan) -> dict[int, Lineage]:
-        """The states that first show any change of it, by their epochs."""
-        epochs = {
-            *(epoch for epoch, _ in self.versions),
-            *self.count.changes,
-            *self.entries.changes,
-        }
-        return {at: line for epoch in epochs for at, line in scan.history.showing(epoch)}
-
-    def record(self, lineage: Lineage) -> records.InodeRecord | None:
-        """The inode that a lineage sees."""
-        found = newest(self.versions, lineage)
-        return records.unpack_inode(found[1]) if found and found[1] else None
-
-
 class _Tree:
     def __init__(self, scan: Scan) -> None:
         self.scan = scan
-        self._rooted: set[int] = {1}
+        self._relations = Relations(scan)
 
     def run(self) -> None:
         scan = self.scan
-        inodes, entries = _Stream(scan, "inode"), _Stream(scan, "dirent")
-        links, xattrs = _Stream(scan, "link"), _Stream(scan, "xattr")
+        inodes, entries = Stream(scan, "inode"), Stream(scan, "dirent")
+        links, xattrs = Stream(scan, "link"), Stream(scan, "xattr")
         streams = (inodes, entries, links, xattrs)
         while True:
             waiting = [stream.ino for stream in streams if stream.ino is not None]
@@ -145,12 +55,12 @@ class _Tree:
                 break
             ino = min(waiting)
             scan.use(ino)
-            node = _Node(ino)
+            node = Node(ino)
             self._inodes(node, inodes.take(ino))
             self._links(node, links.take(ino))
             self._entries(node, entries.take(ino))
             self._xattrs(node, xattrs.take(ino))
-            self._check(node)
+            self._relations.check(node)
         if not scan.has("inode", keys.inode_key(1, 0)):
             scan.problem("inode-links", "inode", "1", "there is no root directory in epoch 0")
 
@@ -186,7 +96,7 @@ class _Tree:
         self.scan.problem("record-epoch", table, thing, detail)
         return False
 
-    def _inodes(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+    def _inodes(self, node: Node, found: Iterator[tuple[bytes, bytes]]) -> None:
         ino, kinds = node.ino, set()
         sizes: dict[int, records.InodeRecord] = {}
         for key, value in found:
@@ -296,7 +206,7 @@ class _Tree:
             inode=ino,
         )
 
-    def _links(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+    def _links(self, node: Node, found: Iterator[tuple[bytes, bytes]]) -> None:
         ino = node.ino
         for key, value in found:
             if fault := damaged_link_key(key, value):
@@ -314,7 +224,7 @@ class _Tree:
                 for lineage in self._showing(versions, at):
                     self._mirrored(node, parent, name, epoch, value, lineage)
 
-    def _showing(self, versions: _Versions, at: int) -> Iterator[Lineage]:
+    def _showing(self, versions: Versions, at: int) -> Iterator[Lineage]:
         """The states that first show one of the versions of a thing."""
         epoch = versions[at][0]
         for state, lineage in self.scan.history.showing(epoch):
@@ -323,7 +233,7 @@ class _Tree:
 
     def _mirrored(
         self,
-        node: _Node,
+        node: Node,
         parent: int,
         name: bytes,
         epoch: int,
@@ -362,7 +272,7 @@ class _Tree:
         parent: int,
         name: bytes,
         epoch: int,
-        versions: _Versions,
+        versions: Versions,
         detail: str,
         points: bytes = b"",
     ) -> None:
@@ -379,8 +289,8 @@ class _Tree:
             paths=self.scan.path_in(parent, name, states),
         )
 
-    def _entries(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
-        name, versions = b"", _Versions()
+    def _entries(self, node: Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+        name, versions = b"", Versions()
         for key, value in found:
             if fault := damaged_dirent_key(key):
                 self._damaged("dirent", key.hex(), fault, node.ino, None)
@@ -399,7 +309,7 @@ class _Tree:
             versions.append((epoch, value))
         self._entry(node, name, versions)
 
-    def _entry(self, node: _Node, name: bytes, versions: _Versions) -> None:
+    def _entry(self, node: Node, name: bytes, versions: Versions) -> None:
         """All versions of one directory entry."""
         scan, parent = self.scan, node.ino
         if not versions:
@@ -416,7 +326,7 @@ class _Tree:
                 self._shown_entry(parent, name, versions, at, lineage)
 
     def _shown_entry(
-        self, parent: int, name: bytes, versions: _Versions, at: int, lineage: Lineage
+        self, parent: int, name: bytes, versions: Versions, at: int, lineage: Lineage
     ) -> None:
         """A directory entry in a state that shows it."""
         scan, (epoch, value) = self.scan, versions[at]
@@ -467,7 +377,7 @@ class _Tree:
         )
         return bool(found and found[1])
 
-    def _xattrs(self, node: _Node, found: Iterator[tuple[bytes, bytes]]) -> None:
+    def _xattrs(self, node: Node, found: Iterator[tuple[bytes, bytes]]) -> None:
         scan, ino, left = self.scan, node.ino, 0
         for key, value in found:
             thing = f"{ino} {text(keys.xattr_name(key))}" if len(key) > 17 else key.hex()
@@ -488,7 +398,7 @@ class _Tree:
             detail = f"{left} extended attributes of an inode that no state has; reclaimable"
             scan.problem("leftover", "xattr", f"{ino}", detail, severity=NOTE)
 
-    def _unversioned(self, node: _Node, thing: str, epoch: int) -> None:
+    def _unversioned(self, node: Node, thing: str, epoch: int) -> None:
         """An attribute of an epoch without a version of its inode: right only when newer versions
         took that one's place in all states."""
         for state, lineage in self.scan.history.showing(epoch):
@@ -496,108 +406,6 @@ class _Tree:
             if seen[0] < epoch if seen and seen[1] else state == epoch:
                 self._unchanged("xattr", thing, epoch, node.ino)
                 return
-
-    # -- what they say together ---------------------------------------------------------------
-
-    def _check(self, node: _Node) -> None:
-        node.named = {at for e in node.named for at, _ in self.scan.history.showing(e)}
-        for epoch, lineage in sorted(node.touched(self.scan).items(), key=lambda item: item[0]):
-            record, links = node.record(lineage), node.count.at(lineage)
-            if record is None:
-                self._absent(node, epoch, lineage, links)
-            elif node.ino == 1:
-                self._root(node, epoch, record, lineage, links)
-            elif stat.S_ISDIR(record.mode):
-                self._directory(node, epoch, record, lineage, links)
-            else:
-                self._file(node, epoch, record, links)
-            if record is None or not stat.S_ISDIR(record.mode):
-                self._no_entries(node, epoch, record, lineage)
-
-    def _fault(self, check: str, node: _Node, epoch: int, detail: str) -> None:
-        """Something that the tables say together of an inode from an epoch on."""
-        newer = tuple(other for other in node.touched(self.scan) if other > epoch)
-        self.scan.derived.append((check, node.ino, detail, epoch, newer))
-
-    def _absent(self, node: _Node, epoch: int, lineage: Lineage, links: int) -> None:
-        """The inode does not exist at an epoch: no name may be left."""
-        removed = newest(node.versions, lineage)
-        if links and removed and epoch not in node.named:
-            detail = f"it was removed in epoch {epoch}, but has {links} names"
-            self._fault("dirent-inode", node, epoch, detail)
-
-    def _no_entries(
-        self, node: _Node, epoch: int, record: records.InodeRecord | None, lineage: Lineage
-    ) -> None:
-        """What is no directory has no entries.
-
-        Base directories are listed into epoch 0, also one that came into being later.
-        """
-        left = node.entries.at(lineage)
-        if not left or (epoch == 0 and self.scan.origin(node.ino) is not None):
-            return
-        what = "is not a directory" if record else "does not exist"
-        self._fault("dirent-parent", node, epoch, f"it {what}, but has {left} entries")
-
-    def _root(
-        self, node: _Node, epoch: int, record: records.InodeRecord, lineage: Lineage, links: int
-    ) -> None:
-        if links:
-            self._fault("directory-parent", node, epoch, f"the root has {links} names")
-        if not stat.S_ISDIR(record.mode):
-            self._fault("inode-fields", node, epoch, "the root is not a directory")
-        else:
-            self._subdirectories(node, epoch, record, lineage)
-
-    def _directory(
-        self, node: _Node, epoch: int, record: records.InodeRecord, lineage: Lineage, links: int
-    ) -> None:
-        if links == 0:
-            self._fault("inode-links", node, epoch, "no directory has it")
-            return
-        if links > 1:
-            self._fault("directory-parent", node, epoch, f"it has {links} names")
-        elif epoch in node.named and self._in_cycle(node.ino, lineage):
-            self._fault("directory-parent", node, epoch, "it lies below itself")
-        self._subdirectories(node, epoch, record, lineage)
-
-    def _subdirectories(
-        self, node: _Node, epoch: int, record: records.InodeRecord, lineage: Lineage
-    ) -> None:
-        origin = self.scan.origin(node.ino)
-        if origin is not None and origin.state != records.ORIGIN_DONE:
-            # Its entries are not in the store, only what the base counted.
-            if origin.state == records.ORIGIN_UNLISTED and (left := node.entries.at(lineage)):
-                detail = f"the directory was not listed yet, but has {left} entries"
-                self._fault("origin", node, epoch, detail)
-            return
-        children = node.children.at(lineage)
-        if record.nlink != 2 + children:
-            detail = f"nlink is {record.nlink}, with {children} sub-directories"
-            self._fault("directory-nlink", node, epoch, detail)
-
-    def _in_cycle(self, ino: int, lineage: Lineage) -> bool:
-        """Whether a directory's parents lead back to it. Loose ends are reported elsewhere."""
-        snapshot, seen, at = Snapshot(self.scan.reader, lineage), set(), ino
-        base = lineage.head == 0
-        while at != 1 and not (base and at in self._rooted):
-            if at in seen:
-                return at == ino or ino in seen
-            seen.add(at)
-            links = snapshot.links(at)
-            if not links:
-                return False
-            at = links[0][0]
-        if base:
-            self._rooted |= seen
-        return False
-
-    def _file(self, node: _Node, epoch: int, record: records.InodeRecord, links: int) -> None:
-        external = record.flags & records.INODE_EXTERNAL_LINKS
-        if links > record.nlink or (links and links < record.nlink and not external):
-            self._fault("file-nlink", node, epoch, f"nlink is {record.nlink}, with {links} names")
-        elif not links and not external:
-            self._fault("inode-links", node, epoch, "no directory has it")
 
 
 def _points(entry: tuple[int, bytes] | None, ino: int) -> bool:
