@@ -15,8 +15,9 @@ from cowfs.cli import output
 from cowfs.cli.command import Parameter, command
 from cowfs.cli.context import Context
 from cowfs.errors import ConfigError, StoreMissingError, UsageError
-from cowfs.service import config as settings
+from cowfs.service import config as configuration
 from cowfs.service.config import Config
+from cowfs.service.settings import SETTINGS, setting
 
 
 class Key(Parameter):
@@ -29,7 +30,7 @@ class Key(Parameter):
     ) -> list[click.shell_completion.CompletionItem]:
         return [
             click.shell_completion.CompletionItem(key, help=found.about)
-            for key, found in settings.SETTINGS.items()
+            for key, found in SETTINGS.items()
             if key.startswith(incomplete)
         ]
 
@@ -68,16 +69,16 @@ def config(
     if edit:
         _edit(store)
     if key is None:
-        _show(context, store, settings.read(store))
+        _show(context, store, configuration.read(store))
     elif value or unset:
-        _show_one(context, settings.change(store, key, None if unset else list(value)), key)
+        _show_one(context, configuration.change(store, key, None if unset else list(value)), key)
     else:
-        settings.setting(key)
-        _show_one(context, settings.read(store), key)
+        setting(key)
+        _show_one(context, configuration.read(store), key)
 
 
 def _shown(found: Config, key: str) -> Any:
-    return settings.SETTINGS[key].kind.show(found.value(key))
+    return SETTINGS[key].kind.show(found.value(key))
 
 
 def _text(value: Any) -> str:
@@ -93,15 +94,13 @@ def _show_one(context: Context, found: Config, key: str) -> None:
 def _show(context: Context, store: Path, found: Config) -> None:
     rows = [
         {"key": key, "value": _shown(found, key), "source": source, "about": known.about}
-        for (key, known), source in zip(
-            settings.SETTINGS.items(), found.sources.values(), strict=True
-        )
+        for (key, known), source in zip(SETTINGS.items(), found.sources.values(), strict=True)
     ]
-    document = {"file": str(store / settings.FILE), "settings": rows}
+    document = {"file": str(store / configuration.FILE), "settings": rows}
     if found.problems and context.json:
         document["problems"] = [str(problem) for problem in found.problems]
     lines = _table(rows)
-    lines.append(f"in {store / settings.FILE}")
+    lines.append(f"in {store / configuration.FILE}")
     text = "\n".join(output.printable(line) for line in lines)
     if found.problems:
         for problem in found.problems[1:]:
@@ -122,13 +121,13 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
 def _edit(store: Path) -> None:
     """Let the user edit a copy; it takes the file's place if nothing is wrong with it."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    file = store / settings.FILE
+    file = store / configuration.FILE
     with tempfile.TemporaryDirectory(prefix="cowfs-config-") as place:
-        copy = Path(place) / settings.FILE
+        copy = Path(place) / configuration.FILE
         if file.exists():
             shutil.copyfile(file, copy)
         else:
-            copy.write_text(settings.template(), encoding="utf-8")
+            copy.write_text(configuration.template(), encoding="utf-8")
         try:
             done = subprocess.run(["sh", "-c", f'{editor} "$1"', editor, str(copy)], check=False)
         except OSError as error:
@@ -137,9 +136,9 @@ def _edit(store: Path) -> None:
             raise ConfigError(detail=f"{editor} ended with {done.returncode}")
         data = copy.read_bytes()
     try:
-        settings.replace(store, data)
+        configuration.replace(store, data)
     except ConfigError:
-        rejected = store / (settings.FILE + ".rejected")
+        rejected = store / (configuration.FILE + ".rejected")
         rejected.write_bytes(data)
         output.note(f"what you have written is in {rejected}")
         raise

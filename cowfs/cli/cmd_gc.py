@@ -87,7 +87,7 @@ def _rules(place: Place, given: dict[str, int | None]) -> Retention:
     """Raises ConfigError: a rule that cannot be read may be one that keeps something."""
     from dataclasses import replace
 
-    from cowfs.service import config
+    from cowfs.service import config, settings
 
     found = config.read(Path(place.store))
     if not given:
@@ -96,7 +96,7 @@ def _rules(place: Place, given: dict[str, int | None]) -> Retention:
         return found.retention
     numbers: dict[str, Any] = {f"keep_{name}": given.get(name) or 0 for name in _RULES}
     if "rescue" not in given:
-        numbers["keep_rescue"] = config.SETTINGS["retention.keep_rescue"].default
+        numbers["keep_rescue"] = settings.SETTINGS["retention.keep_rescue"].default
     return replace(found.retention, **numbers)
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from cowfs.errors import ConfigError
 from cowfs.service import config
-from cowfs.service.config import FILE, PROFILES, SETTINGS, Config
+from cowfs.service.config import FILE, Config
+from cowfs.service.settings import DURATION, NUMBER, PROFILES, SETTINGS
 
 
 def write(store: Path, text: str) -> None:
@@ -193,7 +194,7 @@ def test_replacing_the_file(tmp_path: Path) -> None:
 
 
 def test_writers_at_the_same_time(tmp_path: Path) -> None:
-    keys = [key for key in SETTINGS if SETTINGS[key].kind is config.NUMBER]
+    keys = [key for key in SETTINGS if SETTINGS[key].kind is NUMBER]
     threads = [threading.Thread(target=config.change, args=(tmp_path, key, ["42"])) for key in keys]
     for thread in threads:
         thread.start()
@@ -224,5 +225,5 @@ def test_what_is_shown_can_be_set() -> None:
 
 @given(st.floats(0, 1e6))
 def test_durations_are_shown_as_what_they_are(seconds: float) -> None:
-    shown = config.DURATION.show(seconds)
-    assert config.DURATION.take(shown) == pytest.approx(seconds, rel=1e-6, abs=1e-3)
+    shown = DURATION.show(seconds)
+    assert DURATION.take(shown) == pytest.approx(seconds, rel=1e-6, abs=1e-3)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cowfs.service.config import SETTINGS
+from cowfs.service.settings import SETTINGS
 from tests.cli.command import Cowfs
 
 
