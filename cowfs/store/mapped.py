@@ -17,10 +17,10 @@ import lmdb
 
 from cowfs.store.env import Store
 
-_WINDOW = 1 << 20
-"""Bytes that are asked for at a time, when less than as much is known to be under way."""
-_GAP = 1 << 18
-"""How far from the end of one value the next one may lie: other pages may be between them."""
+_WINDOW = 1 << 21
+"""How many bytes are loaded ahead."""
+_STEP = 8
+"""Blocks after which the reader is looked at again."""
 _MOST = 64
 """Readers that are followed at the same time."""
 
@@ -62,6 +62,28 @@ def _address(value: memoryview) -> int:
         _release_buffer(found)
 
 
+class _Run:
+    """One reader. following: the block that it reads next if it reads on. place: address of the
+    value it was at when it was looked at last. loaded: up to which address was loaded ahead."""
+
+    __slots__ = ("following", "loaded", "place")
+
+    def __init__(self, following: int) -> None:
+        self.following = following
+        self.place = self.loaded = 0
+
+    def look(self, place: int, size: int) -> None:
+        """It is at a value of so many bytes now."""
+        went, self.place = place - self.place, place
+        if 0 < went <= 2 * _STEP * (size + mmap.PAGESIZE):  # other pages may lie between
+            start = max(self.loaded, place) & -mmap.PAGESIZE
+            self.loaded = (place + _WINDOW) & -mmap.PAGESIZE
+            if start < self.loaded:
+                _madvise(start, self.loaded - start, mmap.MADV_WILLNEED)  # errors do not matter
+        else:
+            self.loaded = 0
+
+
 class MappedBlocks:
     """The table `block`, in a read transaction of its own."""
 
@@ -69,7 +91,7 @@ class MappedBlocks:
         self._store = store
         self._table = cast(Any, store.tables["block"].handle)
         self._txn: lmdb.Transaction | None = None
-        self._places: dict[int, tuple[int, int]] = {}
+        self._runs: dict[int, _Run] = {}
 
     def get(self, digest: bytes) -> memoryview | None:
         """The stored value as it is in the newest commit since `release`, not verified; valid
@@ -78,21 +100,19 @@ class MappedBlocks:
             self._txn = self._store.env.begin(buffers=True)
         return cast("memoryview | None", self._txn.get(digest, db=self._table))
 
-    def ahead(self, reader: int, value: memoryview) -> None:
-        """A reader, known by any number, reads a value: when it lies behind the one before, have
-        the kernel load what follows."""
-        start = _address(value)
-        end = start + len(value)
-        before, loaded = self._places.pop(reader, (0, 0))
-        if not before <= start <= before + _GAP:
-            loaded = 0
-        elif loaded < end + _WINDOW:
-            first = max(loaded, end) & -mmap.PAGESIZE
-            _madvise(first, _WINDOW, mmap.MADV_WILLNEED)  # advice: errors do not matter
-            loaded = first + _WINDOW
-        self._places[reader] = end, loaded
-        if len(self._places) > _MOST:
-            del self._places[next(iter(self._places))]
+    def ahead(self, reader: int, number: int, value: memoryview) -> None:
+        """A reader, known by any number, reads a block of a file. When it has read on from block to
+        block, and these lie one behind the other, have the kernel load what follows."""
+        run = self._runs.get(reader)
+        if run is None or run.following != number:
+            self._runs.pop(reader, None)
+            self._runs[reader] = _Run(number + 1)
+            if len(self._runs) > _MOST:
+                del self._runs[next(iter(self._runs))]
+            return
+        run.following = number + 1
+        if not number % _STEP:
+            run.look(_address(value), len(value))
 
     def release(self) -> None:
         """No value is used any more."""

@@ -168,14 +168,15 @@ class Volume:
         if data is not None:
             self._blocks.move_to_end(digest)
             return data
-        data = self._blocks[digest] = bytes(self.read_block_once(digest, ino))
+        data = self._blocks[digest] = bytes(self.read_block_once(digest, ino, 0))
         if len(self._blocks) > _CACHED_BLOCKS:
             self._blocks.popitem(last=False)
         return data
 
-    def read_block_once(self, digest: bytes, ino: int) -> bytes | memoryview:
+    def read_block_once(self, digest: bytes, ino: int, number: int) -> bytes | memoryview:
         """The same for who does not want it again: not kept and, when it is stored as it is, not
-        copied: valid until the store is looked at anew (`reap`)."""
+        copied: valid until the store is looked at anew (`reap`). number: of the block, for those
+        who read the file in order."""
         data = self._blocks.get(digest)
         if data is not None:
             return data
@@ -183,7 +184,7 @@ class Volume:
             value = self._mapped.get(digest)
             if value is None or codec.delta_reference(value) is not None:
                 return read_block(self.reader, digest)
-            self._mapped.ahead(ino, value)
+            self._mapped.ahead(ino, number, value)
             return codec.open_block(value, digest)
         except DamagedRecordError as error:
             self.damaged(ino, str(error))

@@ -14,7 +14,7 @@ from cowfs.store.env import Store
 from cowfs.store.mapped import MappedBlocks
 from cowfs.types import BLOCK_SIZE
 
-NOISE = [random.Random(number).randbytes(BLOCK_SIZE) for number in range(24)]
+NOISE = [random.Random(number).randbytes(BLOCK_SIZE) for number in range(40)]
 NAMES = [codec.block_hash(data) for data in NOISE]
 
 
@@ -77,41 +77,71 @@ def test_a_value_stays_as_it_is_until_the_release(store: Store) -> None:
     blocks.release()
 
 
+def read(blocks: MappedBlocks, reader: int, number: int) -> int:
+    """Read a block; returns its address."""
+    value = blocks.get(NAMES[number])
+    assert value is not None
+    blocks.ahead(reader, number, value)
+    return mapped._address(value)
+
+
 def test_what_follows_is_loaded_for_who_reads_on(
     store: Store, asked: list[tuple[int, int]]
 ) -> None:
-    put(store, *range(24))
+    put(store, *range(40))
     blocks = MappedBlocks(store)
-    places = {}
-    for name in NAMES:
-        value = blocks.get(name)
-        assert value is not None
-        places[name] = mapped._address(value)
-        before = len(asked)
-        blocks.ahead(7, value)
-        if len(asked) > before:  # what it reads now is not asked for
-            assert asked[-1][1] > places[name] + len(value)
-    assert sorted(places.values()) == list(places.values())
+    places = [read(blocks, 7, number) for number in range(40)]
+    assert sorted(places) == places  # as they were written
     assert asked
     for (_, end), (start, _) in itertools.pairwise(asked):
         assert start == end  # nothing twice, nothing left out
-    reached = asked[-1][1]
-    assert reached >= max(places.values()) + BLOCK_SIZE
+    assert places[8] < asked[0][0] + mmap.PAGESIZE
+    assert asked[-1][1] > places[39] + BLOCK_SIZE
     blocks.release()
 
 
+def test_two_who_read_at_the_same_time(store: Store, asked: list[tuple[int, int]]) -> None:
+    put(store, *range(40))
+    blocks = MappedBlocks(store)
+    for number in range(40):
+        read(blocks, 7, number)
+    alone = list(asked)
+    asked.clear()
+    for number in range(40):
+        read(blocks, 1, number)
+        read(blocks, 2, number)
+    assert asked[::2] == asked[1::2] == alone
+    blocks.release()
+
+
+@pytest.mark.parametrize("order", ["backwards", "one each", "every second"])
 def test_nothing_is_loaded_for_who_reads_here_and_there(
+    store: Store, asked: list[tuple[int, int]], order: str
+) -> None:
+    put(store, *range(40))
+    blocks = MappedBlocks(store)
+    if order == "backwards":
+        for number in range(39, -1, -1):
+            read(blocks, 7, number)
+    elif order == "one each":
+        for number in range(40):
+            read(blocks, number, number)
+    else:
+        for number in range(0, 40, 2):
+            read(blocks, 7, number)
+    assert asked == []
+    blocks.release()
+
+
+def test_nothing_is_loaded_when_the_blocks_of_a_file_lie_apart(
     store: Store, asked: list[tuple[int, int]]
 ) -> None:
-    put(store, *range(24))
+    for number in range(17):
+        put(store, number)
+        with store.begin(write=True) as txn:
+            txn.put(b"%032d" % number, bytes(1 << 20), db=store.tables["block"])
     blocks = MappedBlocks(store)
-    for number in range(23, -1, -1):
-        value = blocks.get(NAMES[number])
-        assert value is not None
-        blocks.ahead(7, value)
-    for reader in range(24):  # each one reads one block
-        value = blocks.get(NAMES[reader])
-        assert value is not None
-        blocks.ahead(100 + reader, value)
+    for number in range(17):
+        read(blocks, 7, number)
     assert asked == []
     blocks.release()
