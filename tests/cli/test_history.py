@@ -33,6 +33,7 @@ CHECKPOINT = {
     "pinned",
     "note",
     "session",
+    "thinned",
 }
 
 

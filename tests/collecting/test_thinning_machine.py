@@ -6,18 +6,21 @@ Deterministic by default; `scripts/fuzz --kind collect` looks at more, and other
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from cowfs.errors import ThinnedError
 from cowfs.format import codec, keys, records
 from cowfs.service.collecting import Thinning
 from cowfs.service.volatile import matches
 from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.volume.posix import PosixError
 from tests.collecting.looking import THINNED, State, collect_garbage, look
-from tests.collecting.test_machine import Machine, picks
+from tests.collecting.test_machine import Machine, names, offsets, picks
 from tests.support.searching import WITHOUT_LIMIT, search
 from tests.volume.test_machine import make_base
 
@@ -29,6 +32,46 @@ PATTERNS = (b"a", b"b/c")
 class Thinned(Machine):
     """shown: what each checkpoint shows, thinned contents being `THINNED`."""
 
+    @initialize()
+    def list_all(self) -> None:
+        """And there is something to thin from the start."""
+        super().list_all()
+        self.rig.mkdir(b"made")
+        self.rig.mkdir(b"made/a")
+        for path in (b"made/a/b", b"made/a/c", b"made/b"):
+            self.rig.create(path, path)
+        self.checkpoint()
+
+    def _volatile_files(self) -> list[bytes]:
+        paths = sorted(path for path, inode in self.rig.paths().items() if inode.is_file)
+        return [path for path in paths if matches(path, PATTERNS)]
+
+    @rule(what=st.lists(picks, min_size=1, max_size=4), offset=offsets, seed=st.integers(1, 9))
+    def build(self, what: list[int], offset: int, seed: int) -> None:
+        """What is volatile is written anew, a part or as a whole; and each time a checkpoint."""
+        for pick in what:
+            if found := self._volatile_files():
+                path, content = found[pick % len(found)], random.Random(seed).randbytes(seed * 9000)
+                if offset:
+                    self.rig.write(path, content, offset - 1)
+                else:
+                    self.rig.save(path, content)
+            self.checkpoint()
+
+    @rule(what=picks, where=picks, name=names, link=st.booleans(), removed=st.booleans())
+    def carry(self, what: int, where: int, name: bytes, link: bool, removed: bool) -> None:
+        """A volatile thing goes elsewhere, or gets a name there; and a checkpoint."""
+        if found := self._volatile_files():
+            path = found[what % len(found)]
+            if removed:
+                self.rig.unlink(path)
+            else:
+                above = self.path(where, a_directory=True)
+                new = above + b"/" + name if above else name
+                with contextlib.suppress(PosixError):
+                    (self.rig.link if link else self.rig.rename)(path, new)
+        self.checkpoint()
+
     def _old(self) -> list[str]:
         """Checkpoints that may be thinned, oldest first."""
         branch = self.rig.volume.branch
@@ -39,13 +82,22 @@ class Thinned(Machine):
         return [record.id for record in sorted(found, key=lambda record: record.epoch)]
 
     @precondition(lambda self: len(self.shown) > 2)
+    @rule()
+    def thin_all(self) -> None:
+        """All that may be."""
+        self._thin(None, 100, crash=False)
+
+    @precondition(lambda self: len(self.shown) > 2)
     @rule(
-        which=st.none() | st.lists(picks, min_size=1, max_size=4),
-        most=st.sampled_from([1, 2, 100, 100]),
+        which=st.lists(picks, min_size=1, max_size=4),
+        most=st.sampled_from([1, 2, 100]),
         crash=st.booleans(),
     )
-    def thin(self, which: list[int] | None, most: int, crash: bool) -> None:
-        """Of all that may be, or of some."""
+    def thin(self, which: list[int], most: int, crash: bool) -> None:
+        """Some."""
+        self._thin(which, most, crash=crash)
+
+    def _thin(self, which: list[int] | None, most: int, *, crash: bool) -> None:
         self.rig.volume.sync()
         old = self._old()
         if which is not None and old:
@@ -71,8 +123,10 @@ class Thinned(Machine):
     def _check(self) -> None:
         super()._check()
         for name, record in self._stored().items():
-            is_thinned = any(shown.content == THINNED for shown in self.shown[name][1].values())
-            assert bool(record.thinned) == is_thinned, name
+            assert bool(record.thinned) == self._is_thinned(name), name
+
+    def _is_thinned(self, name: str) -> bool:
+        return any(shown.content == THINNED for shown in self.shown[name][1].values())
 
     def _check_complete(self, old: frozenset[int]) -> None:
         """Each block that an old state has in a volatile file is one that something else needs: a
@@ -88,10 +142,12 @@ class Thinned(Machine):
                     (volatile if free else needed).update(extents)
             assert volatile <= needed
 
-    @rule(which=picks)
-    def restore(self, which: int) -> None:
+    @rule(which=picks, thinned=st.booleans())
+    def restore(self, which: int, thinned: bool) -> None:
         """It is refused if a file would come back that is thinned; nothing is changed then."""
-        chosen = list(self.shown)[-1 - which % len(self.shown)]
+        among = [name for name in self.shown if thinned and self._is_thinned(name)]
+        among = among or list(self.shown)
+        chosen = among[-1 - which % len(among)]
         before = self.rig.tree()
         try:
             self.rig.restore(chosen)
@@ -109,7 +165,7 @@ class Thinned(Machine):
         known = set(self.shown)
         super()._note()
         for name in self.shown.keys() - known:
-            assert all(shown.content != THINNED for shown in self.shown[name][1].values())
+            assert not self._is_thinned(name)
 
 
 def _check_thinned(before: State, after: State, *, allowed: bool) -> None:
