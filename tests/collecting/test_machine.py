@@ -19,6 +19,8 @@ from hypothesis.stateful import (
 
 from cowfs.errors import CowfsError
 from cowfs.format import records
+from cowfs.store.compaction import compact
+from cowfs.store.rewriting import silent
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes
 from cowfs.volume.posix import PosixError
@@ -203,6 +205,15 @@ class Machine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.held.clear()
         self.rig.reopen()
+
+    @rule()
+    def compact(self) -> None:
+        """Blocks become parts of segments."""
+        self.held.clear()
+        self.rig.close()
+        compact(self.rig.store, silent)
+        self.rig.start()
+        self._check()
 
     # -- garbage --------------------------------------------------------------------------------
 

@@ -94,6 +94,13 @@ def test_a_segment_goes_with_the_last_block_in_it(rig: Rig) -> None:
     check_verified(rig)
 
 
+@pytest.fixture
+def as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No segment is made anew, however little is left of it."""
+    monkeypatch.setattr(collecting, "remains", lambda _: iter(()))
+
+
+@pytest.mark.usefixtures("as_they_are")
 def test_a_delta_keeps_the_part_and_that_the_segment(rig: Rig) -> None:
     newest = rig.read(b"f1")
     rig.save(b"f1", newest[:5000] + b"!" + newest[5000:])
@@ -113,6 +120,7 @@ def test_a_delta_keeps_the_part_and_that_the_segment(rig: Rig) -> None:
     check_verified(rig)
 
 
+@pytest.mark.usefixtures("as_they_are")
 @pytest.mark.parametrize("edit", [b"", b"!"])
 def test_a_part_that_is_written_again_while_blocks_are_swept(rig: Rig, edit: bytes) -> None:
     """Itself, or a delta to it: with the part its segment stays."""
@@ -141,3 +149,39 @@ def test_a_part_that_is_written_again_while_blocks_are_swept(rig: Rig, edit: byt
     rig.volume._blocks.clear()
     assert rig.read(b"again") == old[:4000] + edit + old[4000 + len(edit) :]
     check_verified(rig)
+
+
+def test_a_segment_of_which_little_is_left_is_made_anew(volume: Rig) -> None:
+    """What is removed to make room makes room, also after a compaction."""
+    noise = random.Random(1).randbytes
+    for number in range(10):
+        volume.create(b"f%d" % number, noise(50_000))
+    first = volume.checkpoint()
+    for number in range(6):
+        volume.unlink(b"f%d" % number)
+    last = volume.checkpoint()
+    volume.checkpoint()
+    compacted(volume)
+    before = look(volume, last.epoch)
+    ((segment, _),) = [row for row in blocks(volume).items() if is_segment(row[1])]
+    forget(volume, [first.id])
+    done = collect_garbage(volume)
+    assert (done.blocks, done.complete) == (6, True)
+    assert 290_000 < done.bytes < 310_000
+    found = blocks(volume)
+    assert segment not in found
+    assert (segments(volume), len(parts(volume))) == (1, 4)
+    assert sum(map(len, found.values())) < 210_000
+    volume.volume._blocks.clear()
+    assert look(volume, last.epoch) == before
+    check_nothing_left(volume, [last.epoch])
+    check_verified(volume)
+    for number in range(7, 10):
+        volume.unlink(b"f%d" % number)
+    volume.checkpoint()
+    volume.checkpoint()
+    forget(volume, [key.decode() for key in volume.volume.reader.keys("checkpoint")][1:])
+    collect_garbage(volume)
+    assert (segments(volume), len(parts(volume))) == (0, 0)
+    assert volume.read(b"f6") == before[b"f6"].content
+    check_verified(volume)

@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cowfs.errors import DamagedRecordError
+from cowfs.errors import DamagedRecordError, StoreFullError
 from cowfs.format import keys
 from cowfs.service.collecting.blocks import Sweep
 from cowfs.service.collecting.planning import Plan, make_plan, waiting
+from cowfs.service.collecting.repacking import Remains, remains
 from cowfs.service.collecting.thinning import Row as Extent
 from cowfs.service.collecting.thinning import Thinner, Thinning, thin
 from cowfs.service.collecting.versions import Finder, Row
@@ -282,9 +283,29 @@ class _Run:
             self._take([("meta", UNSWEPT)])
         except DamagedRecordError:
             self.collected.left = True
+            return True
         finally:
             ledger.end_watch()
+        return self._repack()
+
+    def _repack(self) -> bool:
+        """Make segments anew of which little is left; False when the run shall end. There must be
+        room for the new one before the old one goes: without it, it stays."""
+        try:
+            for made in remains(self._store):
+                if not self._pace.go_on():
+                    return False
+                self._writer.run(lambda txn: self._replace(txn, made))  # noqa: B023
+                self._refresh()
+        except StoreFullError:
+            pass
+        except DamagedRecordError:
+            self.collected.left = True
         return True
+
+    def _replace(self, txn: Transaction, made: Remains) -> None:
+        if made.put(txn, self._store):
+            self.collected.bytes += made.gained
 
     def _delete_blocks(self, txn: Transaction, headers: Collection[Header]) -> None:
         blocks, spares = self._store.tables["block"], self._writer.ledger.spares
