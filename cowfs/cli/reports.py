@@ -102,7 +102,11 @@ def _sessions(counts: dict[str, int]) -> str:
 
 def _collected(last: dict[str, Any]) -> str:
     why = {"quota": "to make room", "policy": "by the rules of retention"}.get(last["reason"], "")
-    what = f"{output.plural(last['checkpoints'], 'checkpoint')} {why}".rstrip()
+    many = output.plural(last["checkpoints"], "checkpoint")
+    if last["thinned"]:
+        thinned = f"volatile paths of {output.plural(last['thinned'], 'checkpoint')}"
+        many = f"{many} and {thinned}" if last["checkpoints"] else thinned
+    what = f"{many} {why}".rstrip()
     freed = f"{output.size(last['freed_bytes'])} freed"
     return f"{what}, {freed}  {output.age(last['time'], time.time_ns())}"
 

@@ -216,6 +216,7 @@ class Collector:
             "time": time.time_ns(),
             "reason": reason,
             "checkpoints": len(done.removed),
+            "thinned": len(done.thinned),
             "freed_bytes": done.collected.bytes,
         }
         ids = ", ".join(decision.checkpoint.id[:8] for decision in done.removed[:20])

@@ -6,12 +6,14 @@ Threading: one run at a time, in a thread that may wait for the owner of the vol
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from cowfs.errors import StoreFullError
 from cowfs.format.records import CheckpointRecord
 from cowfs.service import config
 from cowfs.service.audit.retention import drop_before_history
@@ -152,8 +154,9 @@ def make_room(
     for thinning in _to_make_room(engine):
         if enough() or not pace.go_on():
             break
-        found = collect(engine, operation, pace, lambda **_: None, thinning=thinning)
-        done.collected.add(found)
+        with contextlib.suppress(StoreFullError):  # removing a checkpoint takes less
+            found = collect(engine, operation, pace, lambda **_: None, thinning=thinning)
+            done.collected.add(found)
     with Reader(engine.volume.store) as reader:
         done.thinned = _thinned(reader, done.collected)
     while not enough() and pace.go_on():

@@ -47,7 +47,10 @@ def test_volatile_paths_go_before_checkpoints(full: tuple[Cowfs, Path, dict[str,
     thinned = {row["message"] for row in rows(cowfs) if row["thinned"] == ["target"]}
     assert "c0" in thinned
     assert not thinned & {"c1", f"c{COUNT - 1}", "before the first mount"}
-    assert cowfs.ok("status")["collected"]["reason"] == "quota"
+    collected = cowfs.ok("status")["collected"]
+    assert (collected["reason"], collected["checkpoints"]) == ("quota", 0)
+    assert collected["thinned"] > 0
+    assert "to make room" in cowfs.says("status")
     table = cowfs.says("log", "-n", "0", "--all").splitlines()
     assert [line for line in table if line.endswith("[thinned] c0")]
     assert "does not have all contents" in cowfs.says("pin", ids["c0"])
