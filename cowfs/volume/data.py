@@ -76,12 +76,9 @@ def _block(
         return None
     if digest == records.EXTENT_THINNED:
         raise PosixError(errno.ENODATA)
-    volume, ino = view.volume, inode.ino
-    data: bytes | memoryview
-    if once:
-        data = volume.read_block_once(digest, ino, number)
-    else:
-        data = volume.read_block(digest, ino)
+    volume = view.volume
+    read_block = volume.read_block_once if once else volume.read_block
+    data = read_block(digest, inode.ino)
     return data if limit >= len(data) else data[:limit]
 
 

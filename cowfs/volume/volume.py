@@ -168,15 +168,14 @@ class Volume:
         if data is not None:
             self._blocks.move_to_end(digest)
             return data
-        data = self._blocks[digest] = bytes(self.read_block_once(digest, ino, 0))
+        data = self._blocks[digest] = bytes(self.read_block_once(digest, ino))
         if len(self._blocks) > _CACHED_BLOCKS:
             self._blocks.popitem(last=False)
         return data
 
-    def read_block_once(self, digest: bytes, ino: int, number: int) -> bytes | memoryview:
+    def read_block_once(self, digest: bytes, ino: int) -> bytes | memoryview:
         """The same for who does not want it again: not kept and, when it is stored as it is, not
-        copied: valid until the store is looked at anew (`reap`). number: of the block, for those
-        who read the file in order."""
+        copied: valid until the store is looked at anew (`reap`)."""
         data = self._blocks.get(digest)
         if data is not None:
             return data
@@ -184,7 +183,6 @@ class Volume:
             value = self._mapped.get(digest)
             if value is None or codec.delta_reference(value) is not None:
                 return read_block(self.reader, digest)
-            self._mapped.ahead(ino, number, value)
             return codec.open_block(value, digest)
         except DamagedRecordError as error:
             self.damaged(ino, str(error))
