@@ -37,6 +37,7 @@ from cowfs.service.finding.bisecting import Bisection, Outcome, Verdict
 from cowfs.service.finding.candidates import Candidates, line_of
 from cowfs.service.textdiff import stat_of
 from cowfs.service.timeline import Row, Timeline
+from cowfs.service.volatile import matches
 from cowfs.service.workspace import ReadOnly
 
 _CANNOT_TELL = 125
@@ -62,9 +63,20 @@ _ENDS = 128
     help="Where it fails; the present state if it is not given.",
 )
 @click.option("--fresh", is_flag=True, help="Write each checkpoint as a whole.")
+@click.option(
+    "--thinned",
+    is_flag=True,
+    help="Test checkpoints, too, that lost contents of volatile paths; these files are not there.",
+)
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 def bisect(
-    context: Context, action: str, good: str | None, bad: str, fresh: bool, words: tuple[str, ...]
+    context: Context,
+    action: str,
+    good: str | None,
+    bad: str,
+    fresh: bool,
+    thinned: bool,
+    words: tuple[str, ...],
 ) -> None:
     """Find the checkpoint that broke something, by running a command on checkpoints.
 
@@ -78,7 +90,7 @@ def bisect(
     something that the command started still runs, or with --fresh, everything is.
     """
     place = context.locate()
-    runner = _Runner(context, place, list(words))
+    runner = _Runner(context, place, list(words), thinned=thinned)
     with opening.reading(place) as workspace:
         end = workspace.point(bad)
         line = line_of(workspace, end)
@@ -115,10 +127,11 @@ class _Runner:
     """Runs the command on one state after the other. candidates: where they are. left: whether
     something that the command started still runs. tested: what came of it."""
 
-    def __init__(self, context: Context, place: Place, words: list[str]) -> None:
+    def __init__(self, context: Context, place: Place, words: list[str], *, thinned: bool) -> None:
         self._context = context
         self._place = place
         self._words = words
+        self._thinned = thinned
         self._inside = context.inside(place, "")
         self.candidates = Candidates(Path())
         self.left: Callable[[], bool] = lambda: True
@@ -143,9 +156,9 @@ class _Runner:
 
     def _verdict(self, state: str) -> tuple[Verdict, int | None, str]:
         try:
-            directory, lost = self._written(state)
-            if lost:
-                return self._untested(state, f"{lost[0]} cannot be read in it")
+            directory, lacking = self._written(state)
+            if lacking:
+                return self._untested(state, lacking)
             where = directory / os.fsdecode(self._inside)
             if os.path.realpath(where) != os.fspath(where) or not where.is_dir():
                 return self._untested(state, f"it has no directory {self._inside}")
@@ -169,11 +182,21 @@ class _Runner:
             raise BisectStoppedError(checkpoint=_short(state), detail=detail)
         return Verdict.SKIP, None, detail
 
-    def _written(self, state: str) -> tuple[Path, list[str]]:
-        """As of `Candidates.write`; the store is not held open while the command runs."""
+    def _written(self, state: str) -> tuple[Path, str]:
+        """Where a state is written, and what it lacks to be tested, "" for nothing. The store is
+        not held open while the command runs."""
         with opening.reading(self._place) as workspace, ProgressLine() as line:
             line.show(f"writing {_short(state)}", at_once=True)
-            return self.candidates.write(workspace, workspace.point(state))
+            point = workspace.point(state)
+            directory, lost = self.candidates.write(workspace, point)
+        patterns = point.checkpoint.thinned if point.checkpoint is not None else ()
+        volatile = [os.fsencode(pattern) for pattern in patterns]
+        thinned = [path for path in lost if matches(os.fsencode(path), volatile)]
+        if unread := [path for path in lost if path not in thinned]:
+            return directory, f"{unread[0]} cannot be read in it"
+        if thinned and not self._thinned:
+            return directory, f"it lost {thinned[0]}; --thinned tests it without"
+        return directory, ""
 
     def _run(self, where: Path) -> int:
         """Run the command; its exit code, negative if a signal ended it. Raises OSError."""
