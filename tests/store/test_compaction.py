@@ -33,9 +33,10 @@ STEPS = [step for step in steps.STEPS if step.startswith("compact.")]
 Rows = dict[str, dict[bytes, bytes]]
 
 
+@functools.cache
 def text(number: int) -> bytes:
     words = random.Random(number)
-    return b"".join(b"word%d " % words.randrange(3000) for _ in range(8000))
+    return b"".join(b"word%d " % words.randrange(3000) for _ in range(3000))
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def store(volume: Rig) -> Path:
     volume.create(b"noise", noise)
     for number in range(20):
         volume.create(b"f%d" % number, text(number))
-    volume.create(b"large", b"".join(text(number) for number in range(60, 76)))
+    volume.create(b"large", b"".join(text(number) for number in range(60, 76)) * 3)
     volume.checkpoint()
     for number in range(20):
         volume.write(b"f%d" % number, b"changed", 100)
@@ -121,7 +122,7 @@ def test_small_files_and_all_their_versions_share_segments(store: Path) -> None:
     compact(store, silent)
     blocks = stored(store)["block"]
     parts = {digest: part for digest in blocks if (part := part_of(blocks[digest]))}
-    assert len(parts) > 60
+    assert len(parts) > 40
     segments = {part.segment: blocks[part.segment] for part in parts.values()}
     for segment, value in segments.items():
         size = int.from_bytes(value[1:5], "big")
@@ -156,7 +157,7 @@ def test_a_segment_begins_with_what_the_present_state_shows(store: Path, tmp_pat
     finally:
         rig.finish(check=False)
     parts = {digest: part for digest in live if (part := part_of(blocks[digest]))}
-    assert len(parts) > 30
+    assert len(parts) >= 20
     for segment in {part.segment for part in parts.values()}:
         mine = [part for part in parts.values() if part.segment == segment]
         assert max(part.end for part in mine) == sum(part.end - part.start for part in mine)
@@ -304,7 +305,7 @@ def test_parts_go_on_as_blocks_of_any_kind(store: Path) -> None:
         rig.volume.sync()
         rig.volume.look_again()
         assert rig.volume.reader.count("block") == count
-        rig.write(b"f3", b"once more", 40_000)
+        rig.write(b"f3", b"once more", 10_000)
         rig.checkpoint()
         rig.volume.look_again()
         rows = dict(rig.volume.reader.scan("block"))
@@ -312,7 +313,7 @@ def test_parts_go_on_as_blocks_of_any_kind(store: Path) -> None:
         assert any(part_of(rows[codec.delta_reference(value) or b""]) for value in deltas)
         rig.volume._blocks.clear()
         assert rig.read(b"again") == before
-        assert rig.read(b"f3") == before[:40_000] + b"once more" + before[40_009:]
+        assert rig.read(b"f3") == before[:10_000] + b"once more" + before[10_009:]
     finally:
         rig.finish(check=False)
     assert sound(store)

@@ -17,15 +17,22 @@ from tests.support.volumes import Rig, errno_of
 from tests.verify.sample import Hands, Sample, noise
 
 
-@pytest.fixture
-def packed(sample: Sample) -> Sample:
-    """The sample, compacted: all of its blocks are in one segment."""
+@pytest.fixture(scope="module")
+def sound(sound_sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    """The sample, compacted: all of its blocks are in one segment. Not to be written."""
+    sample = sound_sample.copy(tmp_path_factory.mktemp("packed") / "store")
     (sample.store / "lock.mdb").touch()
     compact(sample.store, silent)
     with sample.open() as hands:
         assert len(segments(hands)) == 1
     assert sample.verify().problems == sample.verify().notes == []
     return sample
+
+
+@pytest.fixture
+def packed(sound: Sample, tmp_path: Path) -> Sample:
+    """One of this test's own."""
+    return sound.copy(tmp_path / "store")
 
 
 def segments(hands: Hands) -> dict[bytes, bytes]:
@@ -162,7 +169,7 @@ def test_a_segment_that_nothing_needs_is_noted(packed: Sample) -> None:
 # -- repair -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", range(1, 41))
+@pytest.mark.parametrize("at", [*range(1, 6), 20, *range(36, 41)])
 def test_a_flipped_bit_in_the_record_of_a_part(packed: Sample, at: int) -> None:
     with packed.open() as hands:
         digest, part = part_at(hands, "fresh", 0, 4)
