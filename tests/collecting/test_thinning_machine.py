@@ -1,7 +1,7 @@
 """Random histories in which volatile paths of old checkpoints are thinned: outside of these what is
 kept shows what it did; in them a file shows what it did, or that it is thinned.
 
-Deterministic by default; `scripts/fuzz --kind collect` looks at more, and other, examples.
+Deterministic by default; `scripts/fuzz --kind thin` looks at more, and other, examples.
 """
 
 from __future__ import annotations

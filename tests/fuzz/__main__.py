@@ -22,6 +22,7 @@ _ROOT = Path(cowfs.__file__).resolve().parent.parent
 _MACHINES = {
     "volume": "tests/volume/test_machine.py",
     "collect": "tests/collecting/test_machine.py",
+    "thin": "tests/collecting/test_thinning_machine.py",
     "sessions": "tests/sessions/test_machine.py",
 }
 _STEPS = {"mount": 800, "watch": 400, "apply": 400, "file": 2000} | dict.fromkeys(_MACHINES, 50)
@@ -37,7 +38,8 @@ kinds:
   file     content of files, by one process, then by several at once
   volume   the volume without FUSE and a model, by Hypothesis
   collect  which checkpoints are removed, and what others show after it
-  sessions the same with what checkpoints keep of conversations
+  thin     the same with volatile paths of old checkpoints, whose contents go
+  sessions which are removed, and what checkpoints keep of conversations
   all      each in turn (default)
 
 examples:
