@@ -4,7 +4,8 @@
 Versions of a file lie side by side, and so do files of a kind and a name: the compressor finds what
 they have in common. A segment begins with the blocks that the present state shows, so that reading
 them decompresses little else. Blocks of large files stay by themselves: such a file is read and
-written here and there, and its blocks are patches and deltas already.
+written here and there, and its blocks are patches and deltas already. So does what hardly shrinks
+(pictures, archives): there is nothing to gain.
 
 Threading: owned by the thread that compacts.
 """
@@ -30,6 +31,8 @@ _CHOSEN = 4
 """One path in so many is a place to end a segment that has enough."""
 _LARGE = 16
 """Blocks that a large file has, or more."""
+SMALL = 4096
+"""Bytes up to which a block is put into a segment also if it does not shrink."""
 _DEEPEST = 4096
 
 Read = Callable[[bytes], bytes]
@@ -92,7 +95,8 @@ class Packer:
     def _groups(
         self, order: Iterable[bytes], uses: dict[bytes, _Use]
     ) -> Iterator[list[tuple[bytes, bytes]]]:
-        """Blocks that make a segment each, with their bytes; what cannot be read is in none.
+        """Blocks that make a segment each, with their bytes; what cannot be read, or would gain
+        nothing, is in none.
 
         A segment ends with a file where it can, and with one that is chosen by its path: so it does
         not depend on all that comes before, and the next compaction finds most segments made.
@@ -102,6 +106,8 @@ class Packer:
             try:
                 data = self.read(digest)
             except DamagedRecordError:
+                continue
+            if not _shrinks(data):
                 continue
             before, place = place, (uses[digest].directory, uses[digest].name)
             ends = size > _ENOUGH and place != before and not crc32(b"/".join(place)) % _CHOSEN
@@ -198,6 +204,11 @@ class Packer:
             if cursor.set_range(b""):
                 for key, stored in cursor.following():
                     yield key, cursor.open(key, stored)
+
+
+def _shrinks(data: bytes) -> bool:
+    size = len(data)
+    return size <= SMALL or len(codec.encode_block(data)) * 10 < size * 9
 
 
 def _path(ino: int, places: dict[int, tuple[int, bytes]]) -> bytes:

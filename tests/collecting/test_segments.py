@@ -10,6 +10,7 @@ import pytest
 from cowfs.format import codec
 from cowfs.format.segment import is_segment, part_of
 from cowfs.service import collecting
+from cowfs.store import packing
 from cowfs.store.compaction import compact
 from cowfs.store.rewriting import silent
 from tests.collecting.looking import (
@@ -151,8 +152,11 @@ def test_a_part_that_is_written_again_while_blocks_are_swept(rig: Rig, edit: byt
     check_verified(rig)
 
 
-def test_a_segment_of_which_little_is_left_is_made_anew(volume: Rig) -> None:
+def test_a_segment_of_which_little_is_left_is_made_anew(
+    volume: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is removed to make room makes room, also after a compaction."""
+    monkeypatch.setattr(packing, "SMALL", 1 << 20)
     noise = random.Random(1).randbytes
     for number in range(10):
         volume.create(b"f%d" % number, noise(50_000))

@@ -122,13 +122,24 @@ def test_small_files_and_all_their_versions_share_segments(store: Path) -> None:
     compact(store, silent)
     blocks = stored(store)["block"]
     parts = {digest: part for digest in blocks if (part := part_of(blocks[digest]))}
-    assert len(parts) > 40
+    assert len(parts) == 40
     segments = {part.segment: blocks[part.segment] for part in parts.values()}
     for segment, value in segments.items():
         size = int.from_bytes(value[1:5], "big")
         mine = sorted(part for part in parts.values() if part.segment == segment)
         assert [part.start for part in mine] == [0, *(part.end for part in mine[:-1])]
         assert len(value) < size == mine[-1].end <= 4 << 20
+
+
+def test_what_hardly_shrinks_stays_by_itself(store: Path) -> None:
+    """But for the smallest."""
+    before = {k for k, v in stored(store)["block"].items() if v[0] == codec.RAW}
+    compact(store, silent)
+    blocks = stored(store)["block"]
+    (noise,) = [k for k in before if len(blocks[k]) > 50_000]
+    assert blocks[noise][0] == codec.RAW
+    patch = next(v for v in blocks.values() if v[0] == codec.PATCH)
+    assert codec.delta_reference(patch) == noise
 
 
 def test_what_stands_alone_is_compressed_harder(store: Path) -> None:
