@@ -46,6 +46,8 @@ from tests.collecting.looking import (
     look,
 )
 from tests.support.volumes import AUTHOR, Rig
+from tests.verify.large import PAGE, a_page, write
+from tests.verify.sample import Sample
 
 VOLATILE = (b"target", b"node_modules")
 NOISE = random.Random(3).randbytes
@@ -694,7 +696,11 @@ def problems(rig: Rig) -> dict[str, tuple[str, ...]]:
 
 def mend(rig: Rig) -> None:
     rig.close()
-    assert rig.base_fd is not None
+    mend_file(rig)
+
+
+def mend_file(rig: Rig) -> None:
+    """Repair a closed store, and open it."""
     done = repair(rig.store, None, dry_run=False, progress=silent)
     assert done.after.problems == [], done
     rig.start()
@@ -758,3 +764,36 @@ def test_the_key_of_an_extent_says_where_it_is() -> None:
     """What this module relies on when it spoils extents."""
     assert keys.extent_key(1, 2, 3) == keys.extent_prefix(1, 2) + keys.inverted(3)
     assert os.fsdecode(VOLATILE[0]) == "target"
+
+
+@pytest.mark.parametrize("table", ["link", "extent"])
+def test_in_a_file_with_a_damaged_page(rig: Rig, table: str) -> None:
+    """Another file is made of what is sound: what was thinned there is it in that one, too. Of
+    extents that went with the page nothing is known, also not that they were thinned."""
+    for number in range(200):
+        rig.create(b"target/f%d" % number, b"%d" % number)
+    one = rig.checkpoint()
+    rig.remove_tree(b"target")
+    rig.checkpoint()
+    rig.checkpoint()
+    thin(rig, [one])
+    before = look(rig, one.epoch)
+    rig.close()
+    assert rig.base is not None
+    sample = Sample(rig.store, rig.base, {}, {})
+    write(sample, a_page(sample, table, "leaf"), bytes(PAGE))
+    mend_file(rig)
+    rig.check = False  # what is lost is noted
+    with Reader(rig.volume.store) as reader:
+        values = [value for _, value in reader.scan("extent")]
+    assert stored(rig, one).thinned == ("target", "node_modules")
+    assert rig.volume.store.format().incompatible & version.THINNED
+    assert (values.count(records.EXTENT_THINNED) == 200) == (table == "link")
+    assert 0 < values.count(records.EXTENT_THINNED) <= len(values) == 200
+    if table == "link":
+        assert look(rig, one.epoch) == before
+    with read(rig) as workspace:
+        point = workspace.point(one.id)
+        for number in range(200):
+            with pytest.raises(CowfsError):
+                list(read_file(workspace, point, b"target/f%d" % number)[1])
