@@ -18,7 +18,7 @@ from typing import Any
 from cowfs.errors import CompactHolesError, CowfsError
 from cowfs.mount.loop import LoopEndedError
 from cowfs.service import config
-from cowfs.service.collecting import Pace, Progress, is_due
+from cowfs.service.collecting import Pace, Progress, Thinning, is_due
 from cowfs.service.config import Retention
 from cowfs.service.engine import Engine
 from cowfs.service.housekeeping import Cleaned, clean, make_room
@@ -80,6 +80,7 @@ class Collector:
         self._asked = threading.Event()
         self._running = threading.Lock()
         self._last: dict[str, Any] | None = None
+        self._looked: Thinning | None = None
         self._due = time.monotonic() + _FIRST_SECONDS
         self._room_due = self._shrink_due = 0.0
         self._can_shrink = True
@@ -121,7 +122,7 @@ class Collector:
     def _clean(
         self, rules: Retention | None, pace: Pace, progress: Progress, *, thorough: bool = False
     ) -> Cleaned:
-        return clean(
+        done = clean(
             self._engine,
             self._operation,
             rules,
@@ -129,7 +130,10 @@ class Collector:
             progress,
             thorough=thorough,
             registry=self._registry,
+            looked=None if thorough else self._looked,
         )
+        self._looked = done.thinning
+        return done
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause()):

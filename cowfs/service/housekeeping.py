@@ -17,7 +17,15 @@ from cowfs.errors import StoreFullError
 from cowfs.format.records import CheckpointRecord
 from cowfs.service import config
 from cowfs.service.audit.retention import drop_before_history
-from cowfs.service.collecting import Collected, Pace, Progress, Thinning, collect, preview
+from cowfs.service.collecting import (
+    Collected,
+    Pace,
+    Progress,
+    Thinning,
+    collect,
+    is_due,
+    preview,
+)
 from cowfs.service.config import Retention
 from cowfs.service.engine import Engine
 from cowfs.service.removing import Operation, browsed, decisions, remove_decided
@@ -33,13 +41,15 @@ from cowfs.volume.volume import MAIN
 class Cleaned:
     """What a run did. removed: with the reasons. kept: how many checkpoints are left. browsed: how
     many of them no rule keeps; somebody looks into them, and a later run removes them. thinned:
-    checkpoints that do not have the contents of volatile paths any more."""
+    checkpoints that do not have the contents of volatile paths any more. thinning: of what all that
+    could be was thinned."""
 
     removed: list[Decision] = field(default_factory=list)
     kept: int = 0
     browsed: int = 0
     collected: Collected = field(default_factory=Collected)
     thinned: list[CheckpointRecord] = field(default_factory=list)
+    thinning: Thinning | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -66,10 +76,13 @@ def clean(
     *,
     thorough: bool = False,
     registry: Registry | None = None,
+    looked: Thinning | None = None,
 ) -> Cleaned:
     """Remove what `rules` do not keep, and thin what the configuration says (rules None: neither),
     and collect; what the audit log tells of times before all that is left goes as well, and what is
-    kept of sessions. registry: of the daemon, if there is one. Errors as of `collect`."""
+    kept of sessions. registry: of the daemon, if there is one. looked: `Cleaned.thinning` of an
+    earlier run: if that is what may be thinned now, and nothing was removed since, there is nothing
+    to look for. Errors as of `collect`."""
     done = Cleaned()
     if rules is not None:
         with Reader(engine.volume.store) as reader:
@@ -81,9 +94,13 @@ def clean(
     if rules is not None:
         with Reader(engine.volume.store) as reader:
             thinning = _thinning(reader, lambda: browsed(engine))
+            if thinning == looked and not is_due(reader):
+                thinning = None
     done.collected = collect(
         engine, operation, pace, progress, thorough=thorough, thinning=thinning
     )
+    if done.collected.complete and not done.collected.left:
+        done.thinning = thinning or looked
     if rules is not None:
         drop_before_history(engine, lambda: not pace.go_on())
     drop_unneeded(engine, registry, pace.go_on, old=rules is not None)

@@ -593,6 +593,32 @@ def test_the_configuration_says_which(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     check_verified(rig)
 
 
+def test_nothing_is_looked_for_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each hour of an idle workspace."""
+    made = aged(rig, monkeypatch, [20, 10, 0])
+    config.change(rig.store, "volatile.paths", ["target/"])
+    first = clean(rig)
+    phases: list[str] = []
+
+    def again() -> housekeeping.Cleaned:
+        phases.clear()
+        return housekeeping.clean(
+            rig.engine,
+            contextlib.nullcontext(),
+            KEEP_ALL,
+            Pace(),
+            lambda phase, **_: phases.append(phase),
+            looked=first.thinning,
+        )
+
+    assert again().thinning == first.thinning
+    assert phases == []
+    removing.remove(rig.volume, [stored(rig, made[0])])
+    rig.volume.sync()
+    assert again().thinning != first.thinning
+    assert "volatile" in phases
+
+
 def test_off_keeps_them_as_long_as_the_checkpoint(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
