@@ -324,7 +324,7 @@ class Browsing:
         file = self._handles.get(fh)
         if not isinstance(file, _File):
             return errno.EBADF
-        return data.read(self._visits.view(file.visit), file.inode, offset, size)
+        return data.read_pieces(self._visits.view(file.visit), file.inode, offset, size)
 
     def release(self, fh: int) -> Answer:
         handle = self._handles.pop(fh, None)

@@ -106,10 +106,11 @@ class Device:
         except OSError as error:
             self._unheard(error)
 
-    def reply_data(self, unique: int, data: bytes | memoryview) -> None:
+    def reply_pieces(self, unique: int, pieces: list[bytes | memoryview]) -> None:
         """The same, without a copy of what may be large."""
         try:
-            os.writev(self.fd, (wire.REPLY.pack(16 + len(data), 0, unique), data))
+            size = 16 + sum(map(len, pieces))
+            os.writev(self.fd, (wire.REPLY.pack(size, 0, unique), *pieces))
         except OSError as error:
             self._unheard(error)
 

@@ -114,7 +114,7 @@ class FileRequests(Serving):
         self._audit.changed(caller.pid, inode, CUT)
 
     def read(self, fh: int, offset: int, size: int) -> Answer:
-        return data.read(self._view, self._view.inodes[fh >> 1], offset, size)
+        return data.read_pieces(self._view, self._view.inodes[fh >> 1], offset, size)
 
     def write(self, fh: int, offset: int, data: bytes) -> Answer:
         """Store what the kernel wrote back; wait when the store cannot keep up."""

@@ -195,6 +195,8 @@ class Loop:
     def _answer(self, opcode: int, unique: int, answer: Answer) -> None:
         if isinstance(answer, bytes):
             self.device.reply(unique, answer)
+        elif isinstance(answer, list):
+            self.device.reply_pieces(unique, answer)
         elif answer is None:
             self.device.reply(unique, b"")
         elif isinstance(answer, int):

@@ -3,7 +3,8 @@
 `HANDLERS[opcode]` takes who answers (the handlers of the main view, or those of `.cowfs`), the node
 id, the id of the calling thread, the request and its length. It returns an `Answer`:
 
-- bytes, the reply after its header; None, success and nothing else; an int, the errno;
+- bytes, the reply after its header, or a list of pieces of it, which are valid until anything else
+  is done; None, success and nothing else; an int, the errno;
 - a coroutine when the answer has to wait, which returns one of these;
 - `SILENT`, no reply.
 
@@ -31,7 +32,7 @@ class Silent:
 
 
 SILENT: Final = Silent()
-Answer = bytes | int | Silent | Coroutine[Any, Any, Any] | None
+Answer = bytes | list[bytes | memoryview] | int | Silent | Coroutine[Any, Any, Any] | None
 _BODY = wire.REQUEST_BYTES
 _AFTER_8 = _BODY + 8
 _AFTER_16 = _BODY + 16
