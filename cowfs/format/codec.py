@@ -116,11 +116,10 @@ def _changed_ranges(data: _Buffer, reference: bytes) -> list[tuple[int, int]]:
         start = page
         while data[start : start + _PIECE] == reference[start : start + _PIECE]:
             start += _PIECE
-        if end < size:
-            while data[end - _PIECE : end] == reference[end - _PIECE : end]:
-                end -= _PIECE
-        else:
-            end = size
+        end = min(end, size)
+        last = (end - 1) // _PIECE * _PIECE
+        while data[last:end] == reference[last:end]:
+            end, last = last, last - _PIECE
         if ranges and ranges[-1][1] == start:
             start = ranges.pop()[0]
         ranges.append((start, end))

@@ -92,6 +92,17 @@ def test_an_overwritten_part_of_what_does_not_compress_is_a_patch() -> None:
     assert len(value) < 2 * 4096 + 100
 
 
+@pytest.mark.parametrize("size", [300, 1000, 4096, 5000, BLOCK_SIZE])
+def test_a_byte_that_is_overwritten_is_a_patch_of_one_piece(size: int) -> None:
+    """Wherever it is, also where the block ends with it, or before it."""
+    for at in {0, 255, 256, 299, size // 2, size - 257, size - 1}:
+        data = bytearray(NOISE[:size])
+        data[at] ^= 1
+        value = codec.encode_patch(data, NOISE[:size], codec.block_hash(NOISE[:size]))
+        assert codec.decode_block(value, codec.block_hash(data), NOISE[:size]) == data
+        assert len(value) <= 1 + 4 + 32 + 1 + 2 + 5 + 256
+
+
 def test_an_overwritten_part_of_what_compresses_is_a_patch_when_it_has_nothing_of_before() -> None:
     """Looking for a delta to what is wholly new takes ten times as long, and finds none."""
     half = [random.Random(n).randbytes(2048) + bytes(2048) for n in range(20)]
