@@ -15,6 +15,7 @@ import resource
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,12 +159,16 @@ def dead_mounts() -> Iterator[Finding]:
 
 def _is_dead(mountpoint: str, store: str) -> bool:
     """Whether a mount lost its daemon. One that is only stopped is not asked: its mount, too, would
-    not answer."""
+    not answer. Nor may one that is not ready yet, or hangs; who asks it waits in vain."""
     try:
         Client(store, timeout=_SECONDS).close()
+        return False
     except ConnectionFailedError:
-        return is_dead(mountpoint)
-    return False
+        found: list[bool] = []
+        asking = threading.Thread(target=lambda: found.append(is_dead(mountpoint)), daemon=True)
+        asking.start()
+        asking.join(_SECONDS)
+        return any(found)
 
 
 def workspace(base: str, store: str, mountpoint: str | None) -> Iterator[Finding]:

@@ -67,6 +67,14 @@ def test_a_killed_daemon_whose_mount_is_gone(cowfs: Cowfs, mounted: Path) -> Non
     assert "killed" in found["detail"]
 
 
+@pytest.fixture
+def short_patience(cowfs: Cowfs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor waits for nobody for long."""
+    cowfs.in_process = True
+    monkeypatch.setattr(examining, "_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("short_patience")
 def test_a_daemon_that_does_not_answer(cowfs: Cowfs, mounted: Path) -> None:
     """It is stopped: whoever touches the mount would wait, and the doctor does not."""
     pid = cowfs.ok("status")["pid"]
@@ -78,6 +86,22 @@ def test_a_daemon_that_does_not_answer(cowfs: Cowfs, mounted: Path) -> None:
         os.kill(pid, signal.SIGCONT)
     assert found["state"] == BAD
     assert "does not answer" in found["detail"]
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_a_mount_that_does_not_answer(cowfs: Cowfs, mounted: Path) -> None:
+    """Nobody listens for it, and it is not dead: the doctor does not wait for it."""
+    place = cowfs.ok("status")
+    cowfs.cwd = cowfs.top
+    socket = Path(place["store"]) / "control.sock"
+    os.kill(place["pid"], signal.SIGSTOP)
+    try:
+        socket.rename(socket.with_name("away"))
+        found = findings(cowfs, mounted)
+        socket.with_name("away").rename(socket)
+    finally:
+        os.kill(place["pid"], signal.SIGCONT)
+    assert not any("is dead" in row["detail"] for row in found)
 
 
 def test_a_store_that_is_gone(cowfs: Cowfs, project: Path, needs_fuse: None) -> None:
