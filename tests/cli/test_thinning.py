@@ -82,13 +82,11 @@ def test_volatile_paths_go_before_checkpoints(full: tuple[Cowfs, Path, dict[str,
     assert (project / "source").read_text() == f"{COUNT - 1}\n"
 
     words = ["--", "sh", "-c", "test $(cat source) -lt 9"]
-    cowfs.in_process = False
     skipped = cowfs.run("bisect", "run", "--good", old, *words)
     assert skipped.code == 65
     assert "is skipped (it lost target/out; --thinned tests it without)" in skipped.out
-    found = cowfs.ok("bisect", "run", "--thinned", "--good", old, *words)
-    assert found["culprit"]["message"] == "c9"
-    cowfs.in_process = True
+    found = cowfs.says("bisect", "run", "--thinned", "--good", old, *words)
+    assert f"the first bad one is {ids['c9'][:8]}" in found
 
     cowfs.cwd = cowfs.top
     cowfs.ok("unmount", project, "--no-apply")
