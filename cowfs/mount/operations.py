@@ -23,11 +23,13 @@ from cowfs.mount.browsing import XATTR_CLASSES
 from cowfs.mount.file_requests import FileRequests
 from cowfs.mount.nodes import BROWSE_NAME, GHOSTS_INO, INO_MASK
 from cowfs.mount.requests import Answer, Attributes, Caller
-from cowfs.mount.upkeep import GHOSTS_NAME, are_times_of_kernel, what_is_set
+from cowfs.mount.upkeep import GHOSTS_NAME, what_is_set
 from cowfs.types import ROOT_INO
 from cowfs.volume import attributes, namespace
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
+
+_SECOND = 1_000_000_000
 
 
 class Operations(FileRequests):
@@ -207,52 +209,56 @@ class Operations(FileRequests):
         return wire.attr_out(inode.attr or replies.entry(inode))
 
     def setattr(self, ino: int, new: Attributes, pid: int) -> Answer:
-        if pid in self.upkeep.holders and new.valid & wire.SET_SIZE:
-            if not new.valid & wire.SET_MODE:  # the kernel had no reason to flush the file first
-                return errno.EAGAIN
-            inode = self._view.inode(ino)
-            mtime = new.mtime if new.valid & wire.SET_MTIME else inode.mtime
-            return self._set_when_released(inode, mtime)
-        inode, audited = self._view.inode(ino), 0
-        if are_times_of_kernel(new.valid):
-            # A ghost's fsync or close may be what makes the kernel write back another's times;
-            # what it does for watchers changes some itself.
-            if ino in self.upkeep.unsettled or (
-                self.upkeep.announcing and pid in self.upkeep.ghosts
-            ):
-                return wire.attr_out(replies.entry(inode))
-        elif pid in self.upkeep.ghosts:
-            if new.valid & wire.SET_MODE:
-                self.upkeep.opened.add(ino)
+        valid, upkeep = new.valid & wire.SET_ALL, self.upkeep
+        if pid in upkeep.holders and valid & wire.SET_SIZE:
+            return self._set_when_released(ino, new)
+        inode = self._view.inode(ino)
+        if valid == wire.SET_MTIME | wire.SET_CTIME:
+            # What the kernel writes back, in the name of whoever makes it do so. A ghost's fsync or
+            # close may be what makes it write back another's times; what it does for watchers
+            # changes some itself.
+            if ino not in upkeep.unsettled and not (upkeep.announcing and pid in upkeep.ghosts):
+                self._set(inode, valid, new)
+        elif pid in upkeep.ghosts:
+            if valid & wire.SET_MODE:
+                upkeep.opened.add(ino)
             return wire.attr_out(self._shown_to_ghost(inode, pid))
         else:
-            audited = what_is_set(new.valid)
-        self._set(inode, new)
-        if audited:
-            self._audit.changed(pid, inode, audited)
-        return wire.attr_out(replies.entry(inode))
+            self._set(inode, valid, new)
+            if what := what_is_set(valid):
+                self._audit.changed(pid, inode, what)
+        return wire.attr_out(inode.attr or replies.entry(inode))
 
-    async def _set_when_released(self, inode: Inode, mtime: int) -> bytes:
-        """A holder's truncation: the kernel takes the size from the answer."""
-        await self._waiter.hold(inode.ino, mtime)
-        self.upkeep.unsettled.discard(inode.ino)
-        return wire.attr_out(replies.entry(inode))
+    def _set_when_released(self, ino: int, new: Attributes) -> Answer:
+        """A holder's truncation: the kernel takes the size from the answer, and is told the mode
+        when it had a reason to flush the file first."""
+        if not new.valid & wire.SET_MODE:
+            return errno.EAGAIN
+        inode = self._view.inode(ino)
+        given = new.valid & wire.SET_MTIME
+        mtime = new.mtime * _SECOND + new.mtime_ns if given else inode.mtime
 
-    def _set(self, inode: Inode, new: Attributes) -> None:
-        valid = new.valid
-        size = new.size if valid & wire.SET_SIZE else None
-        if size is not None and size > inode.size:
+        async def wait() -> bytes:
+            await self._waiter.hold(ino, mtime)
+            self.upkeep.unsettled.discard(ino)
+            return wire.attr_out(inode.attr or replies.entry(inode))
+
+        return wait()
+
+    def _set(self, inode: Inode, valid: int, new: Attributes) -> None:
+        _, size, atime, mtime, ctime, atime_ns, mtime_ns, ctime_ns, mode, uid, gid = new
+        if valid & wire.SET_SIZE and size > inode.size:
             self._volume.require_room()
         attributes.set_attributes(
             self._view,
             inode,
-            mode=new.mode if valid & wire.SET_MODE else None,
-            uid=new.uid if valid & wire.SET_UID else None,
-            gid=new.gid if valid & wire.SET_GID else None,
-            size=size,
-            atime=new.atime if valid & wire.SET_ATIME else None,
-            mtime=new.mtime if valid & wire.SET_MTIME else None,
-            ctime=new.ctime if valid & wire.SET_CTIME else None,
+            mode=mode if valid & wire.SET_MODE else None,
+            uid=uid if valid & wire.SET_UID else None,
+            gid=gid if valid & wire.SET_GID else None,
+            size=size if valid & wire.SET_SIZE else None,
+            atime=atime * _SECOND + atime_ns if valid & wire.SET_ATIME else None,
+            mtime=mtime * _SECOND + mtime_ns if valid & wire.SET_MTIME else None,
+            ctime=ctime * _SECOND + ctime_ns if valid & wire.SET_CTIME else None,
         )
 
     def setxattr(self, ino: int, name: bytes, value: bytes, pid: int) -> Answer:

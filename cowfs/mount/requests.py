@@ -38,7 +38,6 @@ _AFTER_8 = _BODY + 8
 _AFTER_16 = _BODY + 16
 _OWNER = Struct("=II")
 _OWNER_AT = 24
-_SECOND = 1_000_000_000
 
 
 class Caller(NamedTuple):
@@ -50,16 +49,19 @@ class Caller(NamedTuple):
 
 
 class Attributes(NamedTuple):
-    """What a SETATTR sets: what `valid` (`wire.SET_*`) says. Times in ns."""
+    """What a SETATTR sets: what `valid` (`wire.SET_*`) says. Times in seconds and ns."""
 
     valid: int
-    mode: int
-    uid: int
-    gid: int
     size: int
     atime: int
     mtime: int
     ctime: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    mode: int
+    uid: int
+    gid: int
 
 
 class Handlers(Protocol):
@@ -130,19 +132,7 @@ def _getattr(to: Handlers, node: int, pid: int, request: memoryview, size: int) 
 
 
 def _setattr(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
-    valid, length, *rest = wire.SETATTR_IN.unpack_from(request, _BODY)
-    atime, mtime, ctime, atime_ns, mtime_ns, ctime_ns, mode, uid, gid = rest
-    attributes = Attributes(
-        valid & wire.SET_ALL,
-        mode,
-        uid,
-        gid,
-        length,
-        atime * _SECOND + atime_ns,
-        mtime * _SECOND + mtime_ns,
-        ctime * _SECOND + ctime_ns,
-    )
-    return to.setattr(node, attributes, pid)
+    return to.setattr(node, Attributes(*wire.SETATTR_IN.unpack_from(request, _BODY)), pid)
 
 
 def _readlink(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:

@@ -19,11 +19,6 @@ Nobody can guess it: what the kernel keeps of a name that others looked up or ma
 it or a symbolic link, holds for ghosts, too."""
 
 
-def are_times_of_kernel(valid: int) -> bool:
-    """mtime and ctime alone: what the kernel writes back, in the name of whoever makes it do so."""
-    return valid == wire.SET_MTIME | wire.SET_CTIME
-
-
 def what_is_set(valid: int) -> int:
     """What a process sets, as bits of `Operation.what` (format/audit.py)."""
     what = CUT if valid & wire.SET_SIZE else 0

@@ -267,7 +267,8 @@ class View:
     def add_inode(self, record: records.InodeRecord) -> Inode:
         """A new inode, without a name yet."""
         ino = self.volume.take_id()
-        inode = Inode(ino, record._replace(content=ino))
+        inode = Inode(ino, record)
+        inode.content = ino
         inode.xattrs = {}
         if inode.is_dir:
             inode.entries = {}
