@@ -116,13 +116,13 @@ class FileRequests(Serving):
     def read(self, fh: int, offset: int, size: int) -> Answer:
         return data.read_pieces(self._view, self._view.inodes[fh >> 1], offset, size)
 
-    def write(self, fh: int, offset: int, data: bytes) -> Answer:
+    def write(self, fh: int, offset: int, data: memoryview) -> Answer:
         """Store what the kernel wrote back; wait when the store cannot keep up."""
         inode = self._view.inodes[fh >> 1]
         if inode.ino not in self.upkeep.dropping:
             self._volume.require_room()
             if not self._volume.has_room(len(data)):
-                return self._write_later(inode, offset, data)
+                return self._write_later(inode, offset, bytes(data))
             group = self._write(inode, offset, data)
             if group is not None:
                 return self._written_later(group, len(data))
@@ -146,7 +146,7 @@ class FileRequests(Serving):
         await self._waiter.committed(group)
         return wire.TWO.pack(size, 0)
 
-    def _write(self, inode: Inode, offset: int, buffer: bytes) -> TransactionGroup | None:
+    def _write(self, inode: Inode, offset: int, buffer: bytes | memoryview) -> TransactionGroup | None:
         """Returns a group whose commit is to be waited for."""
         view = self._view
         self._audit.wrote(inode, data.write(view, inode, offset, buffer))
