@@ -146,7 +146,9 @@ class FileRequests(Serving):
         await self._waiter.committed(group)
         return wire.TWO.pack(size, 0)
 
-    def _write(self, inode: Inode, offset: int, buffer: bytes | memoryview) -> TransactionGroup | None:
+    def _write(
+        self, inode: Inode, offset: int, buffer: bytes | memoryview
+    ) -> TransactionGroup | None:
         """Returns a group whose commit is to be waited for."""
         view = self._view
         self._audit.wrote(inode, data.write(view, inode, offset, buffer))

@@ -18,7 +18,7 @@ from cowfs.client.rpc import Client
 from cowfs.format import codec, keys, records
 from cowfs.format.checksum import of_table
 from cowfs.format.version import VERSION
-from cowfs.service.verify import Report, verify
+from cowfs.service.verify import Report, mounted, verify
 from cowfs.service.workspace import ReadOnly, reading
 from cowfs.store.env import TABLES
 from cowfs.store.snapshot import Reader
@@ -238,6 +238,52 @@ def test_what_changes_meanwhile_is_not_reported(checker: Checker) -> None:
         report = verify(workspace, mountpoint=str(top), refresh=again)
     assert problems(report) == []
     assert report.checked["mount busy"] > 0
+
+
+def changing_listings(
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], after: Callable[[], None]
+) -> list[bytes]:
+    """The mount changes before and after the n-th listing of a verification. Returns the listed."""
+    listing = mounted.Comparison._listing
+    listed: list[bytes] = []
+
+    def busy(self: mounted.Comparison, path: bytes) -> list[tuple[bytes, bool]]:
+        before(len(listed))
+        listed.append(path)
+        found = listing(self, path)
+        after()
+        return found
+
+    monkeypatch.setattr(mounted.Comparison, "_listing", busy)
+    return listed
+
+
+def test_a_name_that_comes_and_goes_is_not_reported(
+    checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an editor's lock does: it is there at each look, and never when something is stored."""
+    lock = checker.mount.mountpoint / "lock"
+    listed = changing_listings(monkeypatch, lambda n: lock.touch(), lock.unlink)
+    report = checker.run()
+    assert problems(report) == []
+    assert report.checked["mount busy"] > 0
+    assert len(listed) > 2
+
+
+@pytest.mark.parametrize("at", range(1, 7))
+def test_a_name_that_comes_before_the_comparison_is_not_reported(
+    checker: Checker, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Between the look that tells whether anything changed and the comparison, for one."""
+    top = checker.mount.mountpoint
+
+    def come(look: int) -> None:
+        if look in (0, at):
+            (top / f"new {look}").touch()
+
+    listed = changing_listings(monkeypatch, come, lambda: None)
+    assert problems(checker.run()) == []
+    assert len(listed) > 2
 
 
 def test_a_change_before_the_first_look_is_settled_by_a_refresh(checker: Checker) -> None:

@@ -36,7 +36,9 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """One finding: the check, the path, what is different, and what the mount showed."""
+    """One finding: the check, the path, what is different, and what the mount showed just after it
+    was found, with the times that any change sets: two that are equal have nothing between them.
+    """
 
     check: str
     path: bytes
@@ -186,16 +188,15 @@ class Comparison:
     def _shown(self, check: str, path: bytes) -> object:
         """What a check compares, as the mount shows it now; the errno of a failure."""
         try:
-            if check == "mount-entries":
-                return self._listing(path)
             st = self._lstat(path)
-            if check == "mount-content":
-                return st.st_ino, st.st_size, st.st_mtime_ns
-            if check == "mount-xattr":
-                return self._read_xattrs(path)
-            if check == "mount-target":
-                return os.readlink(path, dir_fd=self._root)
-            return tuple(st)[:7], st.st_mtime_ns
+            what: object = None
+            if check == "mount-entries":
+                what = self._listing(path)
+            elif check == "mount-xattr":
+                what = self._read_xattrs(path)
+            elif check == "mount-target":
+                what = os.readlink(path, dir_fd=self._root)
+            return tuple(st)[:7], st.st_mtime_ns, st.st_ctime_ns, what
         except OSError as error:
             return error.errno
 
@@ -214,7 +215,10 @@ class Comparison:
             return True
         finally:
             self._looking_again = False
-        return any(new.check == old.check for new in again)
+        same = [new.shown == old.shown for new in again if new.check == old.check]
+        if same and not any(same):
+            self._count("mount busy")
+        return any(same)
 
     # -- comparing ----------------------------------------------------------------------------
 
