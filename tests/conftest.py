@@ -16,12 +16,18 @@ pytest.register_assert_rewrite("tests.tools.tool", "tests.tools.sample")
 # Tests count checkpoints and epochs: none comes by itself where a test does not ask for it.
 os.environ["COWFS_AUTOMATIC"] = "no"
 
+from hypothesis import HealthCheck, settings  # noqa: E402
+
 from tests.support import mounting  # noqa: E402
 from tests.support.mounting import Mounted  # noqa: E402
 from tests.support.volumes import Rig  # noqa: E402
 
 MountFunction = Callable[..., Mounted]
 _FAILED = pytest.StashKey[bool]()
+
+# How long an example takes is a matter of what else the machine does.
+settings.register_profile("cowfs", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cowfs")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,9 +13,18 @@ from tests.support.mounting import fuse_missing
 
 @pytest.fixture
 def cowfs(tmp_path: Path) -> Iterator[Cowfs]:
-    """The command. What is still mounted when the test ends is verified, then removed."""
+    """The command, in this process: starting one takes longer than most of what it does. What is
+    still mounted when the test ends is verified, then removed."""
     with scratch(tmp_path) as command:
+        command.in_process = True
         yield command
+
+
+@pytest.fixture
+def own_processes(cowfs: Cowfs) -> None:
+    """Each command is a process of its own: for tests of what that makes a difference to, such as
+    who did something, and what has the standard streams."""
+    cowfs.in_process = False
 
 
 @pytest.fixture

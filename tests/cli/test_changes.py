@@ -15,6 +15,8 @@ import pytest
 from tests.cli.command import Cowfs
 from tests.mount.calls import child_process
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 PYTHON = "import os, sys, mmap, time\n"
 
 

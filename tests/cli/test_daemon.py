@@ -14,6 +14,8 @@ from cowfs.client.rpc import Client, ConnectionFailedError, RpcError
 from tests.cli.command import Cowfs
 from tests.mount.calls import NOBODY, in_child
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 
 @pytest.fixture
 def store(cowfs: Cowfs, project: Path, needs_fuse: None) -> Path:

@@ -187,11 +187,13 @@ def test_a_file_that_moved_and_one_that_never_was(cowfs: Cowfs, mounted: Path) -
 
 @pytest.fixture
 def steps(cowfs: Cowfs, mounted: Path) -> list[str]:
-    """Seven checkpoints; number N has N in the file `number`."""
+    """Seven checkpoints; number N has N in the file `number`. Commands that follow are processes of
+    their own, whose streams and signals are those of what they run."""
     made = []
     for number in range(7):
         (mounted / "number").write_text(f"{number}\n")
         made.append(checkpoint(cowfs, "-m", f"step {number}"))
+    cowfs.in_process = False
     return made
 
 

@@ -14,6 +14,8 @@ from tests.cli.command import Cowfs
 from tests.cli.terminal import terminal
 from tests.cli.test_quick import _HEAVY, _SPY
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 _SECONDS = 60
 
 

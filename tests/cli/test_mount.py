@@ -18,7 +18,7 @@ from tests.cli.command import Cowfs, kill
 from tests.cli.conftest import make_project
 from tests.mount.calls import eventually
 
-pytestmark = pytest.mark.usefixtures("needs_fuse")
+pytestmark = pytest.mark.usefixtures("needs_fuse", "own_processes")
 
 
 def is_mounted(path: Path) -> bool:

@@ -12,6 +12,8 @@ import pytest
 from cowfs.cli import quick
 from tests.cli.command import Cowfs
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 _HEAVY = {
     "argparse",
     "click",

@@ -13,6 +13,8 @@ import pytest
 from tests.cli.command import Cowfs
 from tests.cli.terminal import terminal
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 
 @pytest.fixture
 def mounted(shared_cowfs: Cowfs, workspace: Path) -> Path:

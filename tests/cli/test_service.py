@@ -15,6 +15,8 @@ from cowfs.cli.cmd_service import unit
 from tests.cli.command import Cowfs
 from tests.cli.test_mount import is_mounted
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 
 def test_the_unit(cowfs: Cowfs, project: Path) -> None:
     document = cowfs.ok("service", project)

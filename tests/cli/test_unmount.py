@@ -17,6 +17,8 @@ from tests.cli.command import Cowfs
 from tests.cli.test_mount import is_mounted
 from tests.mount.calls import eventually, mount_at, umount
 
+pytestmark = pytest.mark.usefixtures("own_processes")
+
 _HOLD = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
 
 
