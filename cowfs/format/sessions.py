@@ -305,4 +305,6 @@ def pack_context(context: ContextRecord) -> bytes:
 
 def unpack_context(value: bytes) -> ContextRecord:
     """Raises DamagedRecordError."""
-    return records.decode(_decompressed(value, "context", 1, MOST_CONTEXT), ContextRecord)
+    if value[:1] == b"\x28":  # else it was condensed, and is the array already
+        value = _decompressed(value, "context", 1, MOST_CONTEXT)
+    return records.decode(value, ContextRecord)

@@ -25,7 +25,9 @@ SEGMENTS = 1 << 0
 THINNED = 1 << 1
 """Incompatible: there may be extents with the value `EXTENT_THINNED`. A program that does not know
 them would take them for damage, and a restore would make them part of the present state."""
-KNOWN_INCOMPATIBLE = SEGMENTS | THINNED
+CONDENSED = 1 << 2
+"""Incompatible: there may be condensed values (format/condensed.py)."""
+KNOWN_INCOMPATIBLE = SEGMENTS | THINNED | CONDENSED
 
 
 def format_record(

@@ -3,8 +3,9 @@
 LMDB gives pages that became free to later commits, never to the file system; and since versions of
 a thing are put before older ones, its pages end up half full. A copy in the order of the keys has
 neither. On the way, blocks are put together in segments (store/packing.py), and those that stay by
-themselves are compressed harder than there is time for in a commit. Nothing else changes: every
-other record is copied as it is, byte by byte.
+themselves are compressed harder than there is time for in a commit. Old versions of inodes, and
+what the audit log, contexts, operations and processes tell, are condensed (store/condensing.py).
+Nothing else changes: every other record is copied as it is, byte by byte.
 
 Threading: everything runs in the calling thread, which takes the store's lock.
 """
@@ -16,7 +17,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from itertools import groupby, tee, zip_longest
 from operator import itemgetter
 from pathlib import Path
 
@@ -24,7 +25,10 @@ import lmdb
 
 from cowfs.errors import CompactFailedError, DamagedRecordError
 from cowfs.format import checksum, codec, records, version
+from cowfs.format.condensed import DICTIONARY, TWIN
 from cowfs.format.segment import encode_part, encode_segment, is_segment, part_of
+from cowfs.store import condensing
+from cowfs.store.condensing import Condensing
 from cowfs.store.files import DATA, NEW, TABLES, lock_owner, new_env, open_env, sync_directory
 from cowfs.store.packing import Packer, Packing
 from cowfs.store.rewriting import (
@@ -45,6 +49,7 @@ from cowfs.store.rewriting import (
 from cowfs.store.room import SLACK_BYTES
 from cowfs.store.segments import Parts
 from cowfs.store.steps import reached
+from cowfs.store.sums import PREFIX, pack, unpack
 from cowfs.store.transaction import Table, Transaction
 from cowfs.store.upgrade import stored_version
 
@@ -148,12 +153,16 @@ class _Compaction:
         self._names = _names(old)
         tables = {name: self._table(name) for name in TABLES if name.encode() in self._names}
         self._txn = Transaction(old.begin())
+        tables.update(condensing.opened(self._txn, tables))
         stored = self._txn.get(checksum.FORMAT_KEY, db=tables["meta"])
         self._version = version.decode_format(stored or b"").version
         self._packer = Packer(self._txn, tables, progress)
         self._packing = Packing({}, {}, set())
+        self._condensing: dict[str, Condensing] = {}
+        self._sums: dict[bytes, int] = {}
         if self._version == version.VERSION:
             self._packing = self._packer.plan()
+            self._condensing = condensing.plan(self._txn, tables)
 
     def _table(self, name: str) -> Table:
         handle = self._old.open_db(name.encode(), create=False)
@@ -162,13 +171,15 @@ class _Compaction:
     def copy(self) -> None:
         """Everything."""
         meter = Meter(self._progress, "copying the store", _entries(self._old, self._names))
-        for name in self._names:
+        for name in sorted(self._names, key=lambda name: name == _META):  # it has sums of others
             target = self._new.open_db(name)
             rows = meter.count(_rows(self._old, name))
             if name == _BLOCKS:
                 rows = self._blocks(rows)
             elif name == _META:
-                rows = ((key, self._meta(key, value)) for key, value in rows)
+                rows = self._meta(rows)
+            elif name.decode() in self._condensing:
+                rows = self._summed(name, rows)
             for batch in batches(rows):
                 _append(self._new, target, batch)
 
@@ -198,13 +209,44 @@ class _Compaction:
         except DamagedRecordError:
             return value
 
-    def _meta(self, key: bytes, value: bytes) -> bytes:
-        """A record of `meta`: that of the format tells whether there are segments."""
-        if key != checksum.FORMAT_KEY or self._version != version.VERSION:
-            return value
+    def _summed(self, name: bytes, rows: Iterator[Row]) -> Iterator[Row]:
+        """The rows of a table condensed, while it is noted how the sum of checksums changes."""
+        rows, before = tee(rows)
+        made = self._condensing[name.decode()].rows(rows)
+        for (_, was), (key, now) in zip(before, made, strict=True):
+            change = int.from_bytes(now[-4:], "big") - int.from_bytes(was[-4:], "big")
+            self._sums[name] = self._sums.get(name, 0) + change
+            yield key, now
+
+    def _meta(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """The records of `meta`: with the dictionaries, sums and features of the new store."""
+        if self._version != version.VERSION:
+            yield from rows
+            return
+        seal = checksum.of_table("meta", version.VERSION).seal
+        fresh = {
+            prefix + name.encode(): condensing.dictionary
+            for name, condensing in self._condensing.items()
+            if condensing.dictionary is not None
+            for prefix in (DICTIONARY, TWIN)
+        }
+        there = ((key, value) for key, value in rows if key not in fresh)
+        added = ((key, seal(key, value)) for key, value in sorted(fresh.items()))
+        for key, stored in heapq.merge(there, added):
+            table = key[len(PREFIX) :] if key.startswith(PREFIX) else b""
+            if key == checksum.FORMAT_KEY:
+                stored = self._format(stored)
+            elif table in self._sums and (told := unpack(stored[:-4])) is not None:
+                stored = seal(key, pack(told[0], told[1] + self._sums[table]))
+            yield key, stored
+
+    def _format(self, value: bytes) -> bytes:
         record = version.decode_format(value)
-        change = version.with_feature if self._has_parts() else version.without_feature
-        return records.encode(change(record, version.SEGMENTS))
+        used = {version.SEGMENTS: self._has_parts(), version.CONDENSED: bool(self._condensing)}
+        for bit, is_used in used.items():
+            change = version.with_feature if is_used else version.without_feature
+            record = change(record, bit)
+        return records.encode(record)
 
     def _has_parts(self) -> bool:
         if self._packing.parts:
@@ -225,8 +267,16 @@ class _Compaction:
 
     def _same(self, name: bytes, old: Iterable[Row], new: Iterable[Row]) -> bool:
         if name == _META:
-            old = ((key, self._meta(key, value)) for key, value in old)
-        return all(was == now for was, now in zip_longest(old, new))
+            old = self._meta(old)
+        form = self._condensing.get(name.decode())
+        if form is None:
+            return all(was == now for was, now in zip_longest(old, new))
+        for was, now in zip_longest(old, new):
+            if was is None or now is None or was[0] != now[0]:
+                return False
+            if form.usual(form.before, *was) != form.usual(form.after, *now):
+                return False
+        return True
 
     def _same_blocks(self, old: Iterable[Row], new: Iterable[Row]) -> bool:
         """Of a part, what its segment has is compared with its hash."""

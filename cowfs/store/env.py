@@ -19,6 +19,7 @@ import lmdb
 
 from cowfs.errors import StoreDamagedError, StoreMissingError
 from cowfs.format import checksum, records, version
+from cowfs.store import condensing
 from cowfs.store.files import (
     ADDED,
     DATA,
@@ -99,6 +100,8 @@ class Store:
                 lock_directory(path, self._directory)
             self._main = Table("", env.open_db(None), checksum.NoChecksum(""))
             self.tables = self._all_tables(damaged)
+            if stored_version == version.VERSION:
+                self._open_condensed(damaged)
         except BaseException:
             os.close(self._directory)
             raise
@@ -112,6 +115,15 @@ class Store:
                 if not damaged and name not in ADDED:
                     raise
         return tables
+
+    def _open_condensed(self, damaged: bool) -> None:
+        """damaged: go on when LMDB meets a damaged page, without what is condensed."""
+        try:
+            with self.reading() as txn:
+                self.tables.update(condensing.opened(txn, self.tables))
+        except lmdb.Error as error:
+            if not damaged:
+                raise StoreDamagedError(path=str(self.path), detail=str(error)) from None
 
     def _table(self, name: str) -> Table:
         try:

@@ -15,19 +15,21 @@ import lmdb
 import pytest
 
 from cowfs.errors import CompactFailedError, StoreDamagedError, StoreFormatError, StoreLockedError
-from cowfs.format import codec, records, version
+from cowfs.format import codec, condensed, records, version
+from cowfs.format.condensed import DICTIONARY, MARK, TWIN, Condensed, is_short, unframed
 from cowfs.format.segment import Part, encode_part, is_segment, part_of
 from cowfs.format.version import decode_format
 from cowfs.service.verify import verify
 from cowfs.service.workspace import reading
-from cowfs.store import compaction, steps
+from cowfs.store import compaction, condensing, steps
 from cowfs.store.compaction import compact
 from cowfs.store.env import TABLES, open_store
 from cowfs.store.files import NEW
 from cowfs.store.rewriting import silent
+from cowfs.store.sums import PREFIX
 from tests.crash.forks import Child
 from tests.crash.forks import Report as Tell
-from tests.support.volumes import Rig
+from tests.support.volumes import START, Rig
 
 STEPS = [step for step in steps.STEPS if step.startswith("compact.")]
 Rows = dict[str, dict[bytes, bytes]]
@@ -82,13 +84,24 @@ def stored(path: Path) -> Rows:
 
 
 def content(path: Path) -> Rows:
-    """All records, the blocks as what they decode to and without segments; whether there are any
-    is checked, and left out."""
+    """All records as they are used, the blocks as what they decode to and without segments. What
+    the format record tells is checked and left out, and so are dictionaries and their tables' sums.
+    """
     found = stored(path)
-    blocks = found["block"]
+    blocks, meta = found["block"], found["meta"]
+    condensed_ones = any(is_short(value[:-4]) for value in found["inode"].values())
+    for table in ("inode", *condensed.TABLES):
+        name = table.encode()
+        copies = [meta.pop(prefix + name, None) for prefix in (DICTIONARY, TWIN)]
+        assert copies.count(None) in (0, 2)
+        checksum = Condensed(table, (copies[0] or bytes(4))[:-4])
+        assert copies[0] is None or copies[0][:-4] == (copies[1] or b"")[:-4]
+        found[table] = {k: unframed(checksum.open(k, v)) for k, v in found[table].items()}
+        meta.pop(PREFIX + name, None)
     segments = {part.segment for value in blocks.values() if (part := part_of(value))}
-    record = decode_format(found["meta"].pop(b"format"))
-    assert record.incompatible == (version.SEGMENTS if segments else 0)
+    record = decode_format(meta.pop(b"format"))
+    bits = version.SEGMENTS if segments else 0
+    assert record.incompatible == bits | (version.CONDENSED if condensed_ones else 0)
 
     @functools.cache
     def raw(digest: bytes) -> bytes:
@@ -172,6 +185,61 @@ def test_a_segment_begins_with_what_the_present_state_shows(store: Path, tmp_pat
     for segment in {part.segment for part in parts.values()}:
         mine = [part for part in parts.values() if part.segment == segment]
         assert max(part.end for part in mine) == sum(part.end - part.start for part in mine)
+
+
+@pytest.fixture
+def always_condensed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also tables for which a dictionary does not pay."""
+    monkeypatch.setattr(condensing, "_WORTH", 0)
+
+
+@pytest.mark.usefixtures("always_condensed")
+def test_records_are_condensed(store: Path) -> None:
+    before = content(store)
+    compact(store, silent)
+    found = stored(store)
+    assert any(value[:1] == MARK for value in found["operation"].values())
+    assert content(store) == before
+    assert sound(store)
+    newest: set[bytes] = set()
+    for key, value in found["inode"].items():
+        assert is_short(value[:-4]) == (key[:8] in newest and len(value) > 4)
+        newest.add(key[:8])
+    assert any(is_short(value[:-4]) for value in found["inode"].values())
+
+
+@pytest.mark.usefixtures("always_condensed")
+@pytest.mark.parametrize("times", [1, 2])
+def test_history_goes_on_over_condensed_records(store: Path, times: int) -> None:
+    for _ in range(times):
+        compact(store, silent)
+        rig = Rig(store, None)
+        try:
+            rig.tree()
+            before = rig.read(b"f0")
+            rig.write(b"f0", b"more", 5)
+            made = rig.checkpoint()
+            rig.restore(START)
+            rig.restore(made)
+            assert rig.read(b"f0") == before[:5] + b"more" + before[9:]
+        finally:
+            rig.finish()
+    assert sound(store)
+
+
+@pytest.mark.usefixtures("always_condensed")
+def test_a_table_with_a_damaged_record_stays_as_it_is(store: Path) -> None:
+    env = lmdb.open(str(store), max_dbs=len(TABLES))
+    with env.begin(write=True) as txn:
+        for name in (b"operation", b"inode"):
+            table = env.open_db(name, txn=txn)
+            key, value = max((bytes(k), bytes(v)) for k, v in txn.cursor(db=table))
+            txn.put(key, value[:-1] + bytes([value[-1] ^ 1]), db=table)
+    env.close()
+    before = stored(store)
+    compact(store, silent)
+    after = stored(store)
+    assert (after["operation"], after["inode"]) == (before["operation"], before["inode"])
 
 
 def test_a_second_time_there_is_nothing_to_gain(store: Path) -> None:
@@ -339,7 +407,7 @@ def test_a_program_that_knows_no_segments_refuses_it(
 ) -> None:
     compact(store, silent)
     monkeypatch.setattr(version, "KNOWN_INCOMPATIBLE", 0)
-    with pytest.raises(StoreFormatError, match="unknown incompatible features 0x1"):
+    with pytest.raises(StoreFormatError, match="unknown incompatible features 0x5"):
         open_store(store, writable=True)
     with pytest.raises(StoreFormatError):
         compact(store, silent)

@@ -14,7 +14,7 @@ from typing import Any
 import lmdb
 
 from cowfs.agents.base import Source
-from cowfs.format import audit, codec, keys, records, sessions
+from cowfs.format import audit, codec, condensed, keys, records, sessions
 from cowfs.format.checksum import of_table
 from cowfs.format.version import VERSION
 from cowfs.service.checkpoint import checkpoint
@@ -130,7 +130,8 @@ class Hands:
     # -- by the sample's names ----------------------------------------------------------------
 
     def inode(self, path: str, epoch: int) -> records.InodeRecord:
-        return records.unpack_inode(self.get("inode", keys.inode_key(self.inos[path], epoch)))
+        value = self.get("inode", keys.inode_key(self.inos[path], epoch))
+        return records.unpack_inode(condensed.lengthen(value))
 
     def change_inode(self, path: str, epoch: int, **fields: Any) -> None:
         """Replace fields of one version of an inode."""

@@ -11,6 +11,7 @@ from tests.verify.test_checks import CASES
 ELSEWHERE = {
     "structure": "test_structure.py",
     "record-checksum": "test_fields.py",
+    "dictionary": "test_condensed.py",
     "record-count": "test_sums.py",
     "record-sum": "test_sums.py",
     "mount-entries": "test_mounted.py",

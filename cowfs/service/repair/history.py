@@ -11,10 +11,11 @@ import uuid
 import msgspec
 
 from cowfs.errors import DamagedRecordError
-from cowfs.format import keys, records, version
+from cowfs.format import condensed, keys, records, version
+from cowfs.format.checksum import DAMAGED
 from cowfs.format.copying import COMMITTED, COPYING, CopyingRecord, copying_session, fault
 from cowfs.format.segment import part_of
-from cowfs.service.repair.bench import REBUILT, Bench
+from cowfs.service.repair.bench import REBUILT, RESTORED, Bench
 from cowfs.service.repair.epochs import decodable, mend_epochs
 from cowfs.volume.removing import GARBAGE
 from cowfs.volume.volume import MAIN
@@ -35,6 +36,7 @@ _CHECKS = {
     "garbage",
     "copying",
     "counter",
+    "dictionary",
 }
 DROPPED = "dropped: files `.cowfs-*` may be left beside a conversation, and can be deleted"
 """What is said of the record of a copy that was on its way."""
@@ -125,6 +127,8 @@ def _meta(bench: Bench) -> None:
             if not _is_sound_copy(bench, key, value):
                 bench.delete("meta", key)
                 bench.did(REBUILT, "meta", f"copying {copying_session(key)}", DROPPED)
+    if "dictionary" in bench.checks:
+        _dictionaries(bench)
     if "format" in bench.checks:
         _format(bench, epochs[0].opened if 0 in epochs else 0)
 
@@ -132,6 +136,8 @@ def _meta(bench: Bench) -> None:
 def _format(bench: Bench, created: int) -> None:
     """The format record: what it says of features follows from what is used."""
     bits = version.SEGMENTS if _has_parts(bench) else 0
+    if _has_condensed(bench):
+        bits |= version.CONDENSED
     if any(value == records.EXTENT_THINNED for _, value in bench.reader.scan("extent")):
         bits |= version.THINNED
     try:
@@ -147,8 +153,33 @@ def _format(bench: Bench, created: int) -> None:
     bench.did(REBUILT, "meta", "format", detail)
 
 
+def _dictionaries(bench: Bench) -> None:
+    """One copy from the other: the one that is longer, if both can be read."""
+    for name in condensed.TABLES:
+        copies = [prefix + name.encode() for prefix in (condensed.DICTIONARY, condensed.TWIN)]
+        found = [bench.get("meta", key) for key in copies]
+        sound = [value for value in found if value is not None and value != DAMAGED]
+        if found[0] == found[1] or not sound:
+            continue
+        for key in copies:
+            bench.put("meta", key, max(sound, key=len))
+        bench.did(RESTORED, "meta", f"dictionary of {name}", "from its other copy")
+
+
 def _has_parts(bench: Bench) -> bool:
     return any(part_of(value) is not None for _, value in bench.reader.scan("block"))
+
+
+def _has_condensed(bench: Bench) -> bool:
+    """By how inodes are stored: a compaction that condenses anything condenses them."""
+    cursor = bench.scan.cursor("inode")
+    found = cursor.set_range(b"")
+    while found:
+        if condensed.is_short(cursor.stored()[:-4]):
+            return True
+        found = cursor.next()
+    prefix = condensed.DICTIONARY
+    return next(bench.reader.scan("meta", prefix), None) is not None
 
 
 def _is_sound_copy(bench: Bench, key: bytes, value: bytes) -> bool:

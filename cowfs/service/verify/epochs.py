@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from cowfs.errors import DamagedRecordError
-from cowfs.format import keys, records, version
+from cowfs.format import condensed, keys, records, version
 from cowfs.service.verify.scan import LOST, Scan
 from cowfs.volume.removing import GARBAGE
 
@@ -116,10 +116,24 @@ def _format(scan: Scan) -> None:
     except DamagedRecordError as error:
         scan.problem("format", "meta", "format", error.details["detail"])
         return
+    _dictionaries(scan, record)
     if reason := version.unreadable_reason(record):
         scan.problem("format", "meta", "format", f"it says {reason}")
     elif record.version < 1 or not re.fullmatch(r"[0-9a-f]{32}", record.uuid):
         scan.problem("format", "meta", "format", f"version {record.version}, uuid {record.uuid!r}")
+
+
+def _dictionaries(scan: Scan, record: records.FormatRecord) -> None:
+    """Both copies of a dictionary are there, and the same."""
+    for name in condensed.TABLES:
+        keys_of = [prefix + name.encode() for prefix in (condensed.DICTIONARY, condensed.TWIN)]
+        found = [scan.reader.get("meta", key) for key in keys_of]
+        if found[0] != found[1]:
+            detail = "its two copies are not the same"
+            scan.problem("dictionary", "meta", f"dictionary of {name}", detail)
+        elif found[0] is not None and not record.incompatible & version.CONDENSED:
+            scan.problem("format", "meta", "format", "it does not tell of condensed values")
+            return
 
 
 def _epochs(scan: Scan, heads: set[int]) -> None:
