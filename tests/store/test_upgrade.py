@@ -21,8 +21,10 @@ from cowfs.service.repair import repair
 from cowfs.service.verify import Report, verify
 from cowfs.service.workspace import reading
 from cowfs.store import steps, upgrade
+from cowfs.store.compaction import compact
 from cowfs.store.env import ADDED, TABLES, open_store
 from cowfs.store.files import NEW
+from cowfs.store.rewriting import silent
 from cowfs.store.snapshot import Reader
 from cowfs.store.upgrade import KEPT, drop_kept, kept_bytes
 from tests.crash.forks import Child
@@ -120,6 +122,18 @@ def test_it_is_read_as_it_is(old: Path) -> None:
     assert shown(old) == told()
     assert examined(old).problems == []
     assert digest(old / "data.mdb") == before
+
+
+def test_a_compaction_leaves_its_version(old: Path) -> None:
+    """It makes no parts of segments then, and condenses nothing."""
+    compact(old, silent)
+    assert (format_of(old).version, format_of(old).incompatible) == (1, 0)
+    assert shown(old) == told()
+    upgraded(old)
+    compact(old, silent)
+    assert format_of(old).version == 2
+    assert shown(old) == told()
+    assert examined(old).problems == []
 
 
 def test_it_is_upgraded_before_it_is_written(old: Path) -> None:
