@@ -78,15 +78,16 @@ def _run(*command: str) -> None:
 
 
 @contextlib.contextmanager
-def attached(image: Path, at: Path) -> Iterator[str]:
-    """Mount the image of a file system at `at` by the first loop device that is free; yields its
+def attached(image: Path, at: Path, device: str = "") -> Iterator[str]:
+    """Mount the image of a file system at `at` by a loop device, this one if it is free; yields its
     path. Afterwards the device is free again."""
-    found = subprocess.run(
-        ["losetup", "-f", "--show", str(image)], capture_output=True, timeout=60, check=False
-    )
-    if found.returncode:
-        pytest.skip(f"no loop device: {found.stderr.decode().strip()}")
-    device = found.stdout.decode().strip()
+    if not device or not _attach(device, image):
+        found = subprocess.run(
+            ["losetup", "-f", "--show", str(image)], capture_output=True, timeout=60, check=False
+        )
+        if found.returncode:
+            pytest.skip(f"no loop device: {found.stderr.decode().strip()}")
+        device = found.stdout.decode().strip()
     try:
         _run("mount", device, str(at))
         try:
@@ -95,3 +96,10 @@ def attached(image: Path, at: Path) -> Iterator[str]:
             _run("umount", str(at))
     finally:
         _run("losetup", "-d", device)
+
+
+def _attach(device: str, image: Path) -> bool:
+    done = subprocess.run(
+        ["losetup", device, str(image)], capture_output=True, timeout=60, check=False
+    )
+    return done.returncode == 0

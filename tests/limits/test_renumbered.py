@@ -34,14 +34,14 @@ def test_a_project_on_a_disk_with_another_number(tmp_path: Path) -> None:
         place.mkdir()
     base, store = at / "project", tmp_path / "store"
     content = os.urandom(100_000)
-    with attached(image, at):
+    with attached(image, at) as device:
         base.mkdir()
         (base / "file").write_bytes(content)
         with mounted(base, store) as mount:
             (mount.mountpoint / "new").write_text("made in the workspace")
             checkpoint = mount.checkpoint()
         number = os.stat(base).st_dev
-    with attached(other, beside), attached(image, at):
+    with attached(other, beside, device), attached(image, at):
         if os.stat(base).st_dev == number:
             pytest.skip("somebody else took the loop device meanwhile")
         with mounted(base, store) as mount:
