@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -18,10 +20,11 @@ from cowfs.format import codec, keys, records
 from cowfs.service.collecting import Thinning
 from cowfs.service.volatile import matches
 from cowfs.store.snapshot import Reader, Snapshot
+from cowfs.types import BLOCK_SIZE
 from cowfs.volume.posix import PosixError
 from tests.collecting.looking import THINNED, State, collect_garbage, look
 from tests.collecting.test_machine import Machine, names, offsets, picks
-from tests.support.searching import WITHOUT_LIMIT, search
+from tests.support.searching import EXAMPLES, WITHOUT_LIMIT, search
 from tests.volume.test_machine import make_base
 
 pytestmark = WITHOUT_LIMIT
@@ -30,7 +33,10 @@ PATTERNS = (b"a", b"b/c")
 
 
 class Thinned(Machine):
-    """shown: what each checkpoint shows, thinned contents being `THINNED`."""
+    """shown: what each checkpoint shows, thinned contents being `THINNED`. given_up: extents that
+    were thinned."""
+
+    given_up = 0
 
     @initialize()
     def list_all(self) -> None:
@@ -42,15 +48,18 @@ class Thinned(Machine):
             self.rig.create(path, path)
         self.checkpoint()
 
+    def _files(self) -> list[bytes]:
+        return sorted(path for path, inode in self.rig.paths().items() if inode.is_file)
+
     def _volatile_files(self) -> list[bytes]:
-        paths = sorted(path for path, inode in self.rig.paths().items() if inode.is_file)
-        return [path for path in paths if matches(path, PATTERNS)]
+        return [path for path in self._files() if matches(path, PATTERNS)]
 
     @rule(what=st.lists(picks, min_size=1, max_size=4), offset=offsets, seed=st.integers(1, 9))
     def build(self, what: list[int], offset: int, seed: int) -> None:
-        """What is volatile is written anew, a part or as a whole; and each time a checkpoint."""
-        for pick in what:
-            if found := self._volatile_files():
+        """What is volatile is written anew, or something else, a part or as a whole; and each time
+        a checkpoint."""
+        for place, pick in enumerate(what):
+            if found := self._volatile_files() if (seed + place) % 3 else self._files():
                 path, content = found[pick % len(found)], random.Random(seed).randbytes(seed * 9000)
                 if offset:
                     self.rig.write(path, content, offset - 1)
@@ -106,6 +115,7 @@ class Thinned(Machine):
         now = self.rig.tree()
         held = [handle.read() for handle, _ in self.held]
         done = collect_garbage(self.rig, most, Thinning(epochs, PATTERNS))
+        self.given_up += done.extents
         assert self.rig.tree() == now
         assert [handle.read() for handle, _ in self.held] == held
         if crash:
@@ -133,13 +143,19 @@ class Thinned(Machine):
         state that is not old, or a file of one that has a name elsewhere."""
         with Reader(self.rig.volume.store) as reader:
             branch = self.rig.volume.branch
-            present = {0, branch.applied, reader.epoch(branch.head).parent, branch.head}
+            parent = reader.epoch(branch.head).parent
+            present = {0, branch.applied, parent}
             needed: set[bytes] = set()
             volatile: set[bytes] = set()
             for epoch in {*present, *(epoch for epoch, _ in self.shown.values())}:
-                for extents, elsewhere in _extents(reader, epoch):
+                snapshot = Snapshot(reader, reader.lineage(epoch))
+                for content, elsewhere in _files(snapshot):
                     free = epoch in old - present and not elsewhere
-                    (volatile if free else needed).update(extents)
+                    (volatile if free else needed).update(_extents(snapshot, content))
+            # The open epoch may take back what it did: it needs all that the state before it has.
+            before = Snapshot(reader, reader.lineage(parent))
+            for content, _ in _files(Snapshot(reader, reader.lineage(branch.head))):
+                needed |= _extents(before, content)
             assert volatile <= needed
 
     @rule(which=picks, thinned=st.booleans())
@@ -185,10 +201,8 @@ def _volatile(state: State) -> set[int]:
     return {shown.ino for shown in state.values()} - elsewhere
 
 
-def _extents(reader: Reader, epoch: int) -> list[tuple[set[bytes], bool]]:
-    """(keys of the extents with a block, whether it has a name that is not volatile, or may have
-    one) of each file of a state, without those of the base."""
-    snapshot = Snapshot(reader, reader.lineage(epoch))
+def _files(snapshot: Snapshot) -> list[tuple[int, bool]]:
+    """(content, whether it has a name that is not volatile, or may have one) of each file."""
     found = []
     pending, names = [(b"", 1)], dict[int, list[bytes]]()
     while pending:
@@ -202,14 +216,20 @@ def _extents(reader: Reader, epoch: int) -> list[tuple[set[bytes], bool]]:
     for ino, paths in names.items():
         record = snapshot.inode(ino)
         assert record is not None
-        extents = set()
-        for number, _ in snapshot.extents(record.content):
-            prefix = keys.extent_prefix(record.content, number)
-            seen = snapshot.newest("extent", prefix)
-            if seen is not None and seen[0] and len(seen[1]) == codec.HASH_SIZE:
-                extents.add(prefix + keys.inverted(seen[0]))
         unknown = bool(record.flags & records.INODE_EXTERNAL_LINKS)
-        found.append((extents, unknown or any(not matches(path, PATTERNS) for path in paths)))
+        outside = any(not matches(path, PATTERNS) for path in paths)
+        found.append((record.content, unknown or outside))
+    return found
+
+
+def _extents(snapshot: Snapshot, content: int) -> set[bytes]:
+    """The keys of the extents with a block of their own, without those of the base."""
+    found = set()
+    for number, _ in snapshot.extents(content):
+        prefix = keys.extent_prefix(content, number)
+        seen = snapshot.newest("extent", prefix)
+        if seen is not None and seen[0] and len(seen[1]) == codec.HASH_SIZE:
+            found.add(prefix + keys.inverted(seen[0]))
     return found
 
 
@@ -220,4 +240,47 @@ def test_what_is_kept_shows_what_it_did_or_that_it_is_thinned(base: Path, fast_p
         def __init__(self) -> None:
             super().__init__(base, fast_path)
 
-    search(Here, examples=30, steps=40)
+    search(Here, examples=15, steps=40)
+
+
+@pytest.mark.parametrize("seed", range(EXAMPLES or 8))
+def test_much_is_thinned(base: Path, fast_path: Path, seed: int) -> None:
+    """The same steps, but mostly those that matter here."""
+    make_base(base)
+    rng, machine = random.Random(seed), Thinned(base, fast_path)
+
+    def pick() -> int:
+        return rng.randrange(1000)
+
+    def flip() -> bool:
+        return rng.random() < 0.5
+
+    def some() -> list[int]:
+        return [pick() for _ in range(rng.randrange(1, 4))]
+
+    def offset() -> int:
+        return rng.choice((0, 1, BLOCK_SIZE, 2 * BLOCK_SIZE))
+
+    def name() -> bytes:
+        return rng.choice((b"a", b"b", b"c", b"d"))
+
+    steps: list[tuple[int, Callable[[], object]]] = [
+        (6, lambda: machine.build(what=some(), offset=offset(), seed=rng.randrange(1, 9))),
+        (3, lambda: machine.carry(pick(), pick(), name(), link=flip(), removed=flip())),
+        (3, lambda: machine.rename(what=pick(), where=pick(), name=name(), link=False)),
+        (1, lambda: machine.create(pick(), name(), rng.choice("fd"), 100)),
+        (1, lambda: machine.hold(what=pick(), away=True)),
+        (2, lambda: machine.thin_all()),
+        (1, lambda: machine.thin(which=some(), most=rng.choice((1, 2, 100)), crash=flip())),
+        (1, lambda: machine.restore(which=pick(), thinned=flip())),
+        (1, lambda: machine.restore_paths(which=pick(), what=some())),
+        (1, lambda: len(machine.shown) > 1 and machine.forget(which=some()[:1])),
+    ]
+    weights = [weight for weight, _ in steps]
+    try:
+        machine.list_all()
+        for _ in range(40):
+            rng.choices(steps, weights)[0][1]()
+        assert machine.given_up or EXAMPLES
+    finally:
+        machine.teardown()
