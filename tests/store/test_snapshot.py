@@ -264,7 +264,7 @@ def test_a_delta_is_read_through_its_reference(store: Store) -> None:
     [
         ([], "it is missing"),
         ([_stored_block(DATA, _delta())], "its reference [0-9a-f]{12} is missing"),
-        ([_stored_block(DATA, _delta()), _stored_block(REFERENCE, _delta())], "codec 2"),
+        ([_stored_block(DATA, _delta()), _stored_block(REFERENCE, _delta())], "is itself a delta"),
         ([_stored_block(DATA, b"\0\0\0\0\1x")], "do not match its hash"),
         ([_stored_block(DATA, b"")], "too short"),
         ([_stored_block(DATA, b"\2")], "too short"),
