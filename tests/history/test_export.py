@@ -46,7 +46,7 @@ def fill(base: Path) -> None:
     (base / "program").write_text("#!/bin/sh\n")
     (base / "program").chmod(0o4755)
     (base / "secret").write_text("s\n")
-    (base / "secret").chmod(0)
+    (base / "secret").chmod(0 if ROOT else 0o400)  # of its owner only root can read the other
     (base / "link").symlink_to("d/one")
     (base / "dangling").symlink_to("/nowhere/at all")
     os.link(base / "d/one", base / "d/sub/again")
