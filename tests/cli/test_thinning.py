@@ -85,8 +85,8 @@ def test_volatile_paths_go_before_checkpoints(full: tuple[Cowfs, Path, dict[str,
     skipped = cowfs.run("bisect", "run", "--good", old, *words)
     assert skipped.code == 65
     assert "is skipped (it lost target/out; --thinned tests it without)" in skipped.out
-    found = cowfs.says("bisect", "run", "--thinned", "--good", old, *words)
-    assert f"the first bad one is {ids['c9'][:8]}" in found
+    said = cowfs.says("bisect", "run", "--thinned", "--good", old, *words)
+    assert f"the first bad one is {ids['c9'][:8]}" in said
 
     cowfs.cwd = cowfs.top
     cowfs.ok("unmount", project, "--no-apply")
