@@ -178,10 +178,21 @@ class Holder:
         times, shown = self._loop.call(lambda: (self._times(ino), self._loop.held.get(ino)))
         if times is None or shown is None or times[1] == shown:
             return
-        self._operations.upkeep.stale.add(ino)
-        now = os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
-        if now.st_mtime_ns == shown:  # else a writer has gone on
-            os.utime(name, ns=times, dir_fd=hidden.fd, follow_symlinks=False)
+        try:
+            now = os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
+            if now.st_mtime_ns == shown:  # else a writer has gone on
+                os.utime(name, ns=times, dir_fd=hidden.fd, follow_symlinks=False)
+        finally:
+            self._loop.call(lambda: self._mark_stale(ino))
+
+    def _mark_stale(self, ino: int) -> None:
+        """The kernel shows a ctime of its own: until the file is closed, which it may have been
+        meanwhile (FUSE thread)."""
+        upkeep, inode = self._operations.upkeep, self._loop.volume.main.inodes.get(ino)
+        if inode is not None and inode.handles:
+            upkeep.stale.add(ino)
+        else:
+            upkeep.on_closed(ino)
 
     def _truncate(self, hidden: Hidden, name: bytes) -> None:
         """By the path, since the close of a descriptor would wait for the lock once more. The size

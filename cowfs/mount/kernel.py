@@ -91,16 +91,19 @@ class Kernel:
             if isinstance(item, frozenset):
                 self._show_adopted(item)
                 continue
-            closed = item
             try:
-                if isinstance(closed, str):
-                    self._device.invalidate_entry(CHECKPOINTS_INO, closed.encode())
-                    continue
-                view = self._loop.volume.main
-                for parent, name in self._loop.call(lambda: view.snapshot.links(closed)):  # noqa: B023
-                    self._device.invalidate_entry(parent, name)
+                if isinstance(item, str):
+                    self._device.invalidate_entry(CHECKPOINTS_INO, item.encode())
+                else:
+                    self._forget_closed(item)
             except (LoopEndedError, OSError) as error:
-                log.info("%r stays in the kernel's cache: %s", closed, error)
+                log.info("%r stays in the kernel's cache: %s", item, error)
+
+    def _forget_closed(self, ino: int) -> None:
+        """Somebody may have opened it again, or be looking at it."""
+        for right in self._loop.call(lambda: self._right_ones([ino])):
+            with self._ghosts.alone() as hidden:
+                self._forget_unheld(hidden, right)
 
     def _adopted(self, inodes: set[int]) -> None:
         """The base changed these from outside, and the kernel has them (FUSE thread)."""
@@ -280,7 +283,7 @@ class Kernel:
     def _forget_unheld(self, hidden: Hidden, right: _Right) -> None:
         """A look-up that ran meanwhile may have kept an inode in the kernel that nobody holds, with
         a ctime of the kernel's own: make the kernel forget it. Normally the first look is right."""
-        view, ino = self._loop.volume.main, right.ino
+        view, ino, upkeep = self._loop.volume.main, right.ino, self._loop.operations.upkeep
         for _ in range(_FORGET_TRIES):
             with hidden.name(ino) as name:
                 shown = os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
@@ -290,11 +293,13 @@ class Kernel:
             def names() -> list[tuple[int, bytes]]:
                 view.recall([ino])
                 inode = view.inodes.get(ino)
-                return [] if inode is None or inode.handles else view.snapshot.links(ino)
+                if inode is not None and inode.handles:
+                    upkeep.stale.add(ino)  # here, where no handle can go meanwhile
+                    return []
+                return view.snapshot.links(ino)
 
             links = self._loop.call(names)
             if not links:
-                self._loop.operations.upkeep.stale.add(ino)
                 return
             for parent, last in links:
                 self._device.invalidate_entry(parent, last)

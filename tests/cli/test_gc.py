@@ -125,6 +125,7 @@ def test_the_oldest_make_room_before_the_quota_is_met(
     left = messages(cowfs)
     assert {"c1", "c59"} <= left
     assert "c0" not in left
+    eventually(lambda: cowfs.ok("status")["collected"] is not None)  # the first one is finished
     collected = cowfs.ok("status")["collected"]
     assert collected["reason"] == "quota"
     assert collected["checkpoints"] > 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cowfs.service.content import Tree
 from cowfs.service.workspace import ReadOnly, reading
+from cowfs.store.snapshot import Snapshot
+from cowfs.types import ROOT_INO
 from tests.support.mounting import Mounted
 
 
@@ -31,6 +34,24 @@ def file_in(mounted: Mounted, checkpoint: str, path: str) -> bytes | None:
     with looking(mounted) as workspace:
         node = Tree(workspace, workspace.point(checkpoint)).find(os.fsencode(path))
         return None if node is None else node.read()
+
+
+def stored_ctimes(mounted: Mounted) -> dict[str, int]:
+    """The ctime of every path that is stored now, without the root."""
+    found = {}
+    with looking(mounted) as workspace:
+        snapshot = Snapshot(workspace.reader, workspace.reader.lineage(workspace.branch.head))
+        waiting = [("", int(ROOT_INO))]
+        while waiting:
+            above, directory = waiting.pop()
+            for name, ino, _ in snapshot.entries(directory, lambda name, fault: None):
+                path = os.path.join(above, os.fsdecode(name))
+                record = snapshot.inode(ino)
+                assert record is not None
+                found[path] = record.ctime
+                if stat.S_ISDIR(record.mode):
+                    waiting.append((path, ino))
+    return found
 
 
 def names_in(mounted: Mounted, checkpoint: str) -> set[str]:

@@ -13,7 +13,7 @@ import pytest
 from cowfs.client.rpc import RpcError
 from cowfs.service.verify import verify
 from tests.mount.calls import eventually, in_child
-from tests.mount.history import looking
+from tests.mount.history import looking, stored_ctimes
 from tests.mount.mounts import killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, state_of
 from tests.mount.storm import Storm
@@ -99,6 +99,9 @@ def test_storm(stormy: Mounted) -> None:
     for seed in range(2):
         children.start(lambda seed=seed: _go_places(stormy, kept, seed, SECONDS))  # type: ignore[misc]
     assert children.results() == []
+    # A file that was held during a restore shows its ctime a moment after it was closed.
+    right = stored_ctimes(stormy)
+    eventually(lambda: {path: os.lstat(top / path).st_ctime_ns for path in right} == right)
     # What the kernel shows from its caches, what it shows without, and what is stored, agree.
     shown = state_of(top)
     drop_caches()
