@@ -425,16 +425,6 @@ def set_up_logging(store: Path, *, foreground: bool) -> None:
     if foreground:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(level=logging.INFO, format=form, handlers=handlers)
-    logging.getLogger("pyfuse3").addFilter(_calm)
-
-
-def _calm(record: logging.LogRecord) -> bool:
-    """ENOENT for an answer says that nobody waits for it any more (fuse(4)): the last release of a
-    mount that was detached, for one. That is no error."""
-    text = record.getMessage()
-    if "fuse_reply_* failed" in text and os.strerror(errno.ENOENT) in text:
-        record.levelno, record.levelname = logging.INFO, "INFO"
-    return True
 
 
 def serve(
