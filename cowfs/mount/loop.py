@@ -140,7 +140,7 @@ class Loop:
         device, operations, inbox = self.device, self.operations, self._inbox
         browsing: Handlers = operations.browsing
         request, receive, reply = device.request, device.receive, device.reply
-        unpack, handlers, clock = wire.REQUEST.unpack_from, HANDLERS, time.perf_counter_ns
+        unpack, find, clock = wire.REQUEST.unpack_from, HANDLERS.get, time.perf_counter_ns
         poller = select.poll()
         poller.register(device.fd, select.POLLIN)
         poller.register(self._wake, select.POLLIN)
@@ -153,10 +153,11 @@ class Loop:
                 served += 1
                 _, opcode, unique, node, _, _, pid = unpack(request)
                 to: Handlers = browsing if INO_MASK < node < GHOSTS_INO else operations
+                handler = find(opcode)
                 try:
-                    answer = handlers[opcode](to, node, pid, request, size)
+                    answer = handler(to, node, pid, request, size) if handler else errno.ENOSYS
                 except Exception as error:
-                    answer = self._failed(opcode, error)
+                    answer = operations.failure(opcode, error)
                 if type(answer) is bytes:
                     reply(unique, answer)
                 else:
@@ -186,12 +187,6 @@ class Loop:
             if fd == self._wake:
                 os.eventfd_read(fd)
 
-    def _failed(self, opcode: int, error: Exception) -> Answer:
-        """What a request is answered with whose handler raised."""
-        if isinstance(error, IndexError) and opcode >= wire.OPCODES:
-            return errno.ENOSYS  # of a newer protocol
-        return self.operations.failure(opcode, error)
-
     def _answer(self, opcode: int, unique: int, answer: Answer) -> None:
         if isinstance(answer, bytes):
             self.device.reply(unique, answer)
@@ -212,7 +207,7 @@ class Loop:
         except StopIteration as done:
             self._answer(opcode, unique, done.value)
         except Exception as error:
-            self._answer(opcode, unique, self._failed(opcode, error))
+            self._answer(opcode, unique, self.operations.failure(opcode, error))
         else:
             event.waiting.append((opcode, unique, waiting))
 

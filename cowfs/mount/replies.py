@@ -17,7 +17,6 @@ FOREVER = 100_000_000
 """Seconds that the kernel may keep names and attributes: until they are invalidated."""
 _BLOCK_SIZE = 4096
 _SECOND = 1_000_000_000
-_NODE = slice(0, 8)
 _pack = wire.ENTRY.pack
 
 

@@ -268,13 +268,7 @@ def _releasedir(to: Handlers, node: int, pid: int, request: memoryview, size: in
     return to.releasedir(wire.NODE.unpack_from(request, _BODY)[0])
 
 
-def _unknown(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
-    return errno.ENOSYS
-
-
-HANDLERS: list[Handler] = [_unknown] * wire.OPCODES
-"""By opcode."""
-for _opcode, _handler in {
+HANDLERS: dict[int, Handler] = {
     wire.LOOKUP: _lookup,
     wire.FORGET: _forget,
     wire.GETATTR: _getattr,
@@ -304,5 +298,5 @@ for _opcode, _handler in {
     wire.READDIRPLUS: _readdir,
     wire.RELEASEDIR: _releasedir,
     wire.BATCH_FORGET: _batch_forget,
-}.items():
-    HANDLERS[_opcode] = _handler
+}
+"""By opcode."""

@@ -38,12 +38,9 @@ OPENDIR = 27
 RELEASEDIR = 29
 FSYNCDIR = 30
 CREATE = 35
-DESTROY = 38
 BATCH_FORGET = 42
 READDIRPLUS = 44
 RENAME2 = 45
-OPCODES = 53
-"""Above the last one that this protocol knows."""
 
 # Headers.
 REQUEST = Struct("=IIQQIII")
@@ -80,9 +77,7 @@ RENAME2_IN = Struct("=QII")
 """newdir, flags, padding."""
 READ_IN = Struct("=QQI")
 """fh, offset, size; also the beginning of a WRITE."""
-READ_IN_BYTES = WRITE_IN_BYTES = 40
-HANDLE_FLAGS = Struct("=QI")
-"""fh, flags."""
+WRITE_IN_BYTES = 40
 FORGET_ONE = Struct("=QQ")
 """nodeid, nlookup."""
 SETATTR_IN = Struct("=I12xQ8xqqqIIII4xII4x")
