@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from cowfs.format import codec, keys, records
-from cowfs.service.collecting import Collected, Pace, Thinning, collect
+from cowfs.service.collecting import UNSWEPT, Collected, Pace, Thinning, collect
 from cowfs.service.verify import verify_store
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, Snapshot, read_block
@@ -173,6 +173,22 @@ class Steps(Pace):
     def go_on(self) -> bool:
         self.most -= 1
         return self.most >= 0
+
+
+class BeforeTheSweep(Pace):
+    """Does something once, between the marking of blocks and their sweep."""
+
+    def __init__(self, rig: Rig, work: Callable[[], None]) -> None:
+        super().__init__()
+        self._store = rig.volume.store
+        self._work = [work]
+
+    def go_on(self) -> bool:
+        with self._store.reading() as txn:
+            unswept = txn.get(UNSWEPT, db=self._store.tables["meta"])
+        if unswept is not None and self._work:
+            self._work.pop()()
+        return True
 
 
 def forget(rig: Rig, ids: Iterable[str]) -> None:

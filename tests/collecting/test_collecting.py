@@ -15,6 +15,7 @@ from cowfs.service.apply import apply
 from cowfs.service.collecting import versions
 from cowfs.types import BLOCK_SIZE
 from tests.collecting.looking import (
+    BeforeTheSweep,
     check_nothing_left,
     check_verified,
     collect_garbage,
@@ -200,18 +201,12 @@ def test_a_block_that_is_written_again_while_blocks_are_swept(rig: Rig) -> None:
     rig.checkpoint()
     forget(rig, [first.id])
 
-    class Writing(collecting.Pace):
-        """Writes the same bytes between marking and sweeping."""
+    def write_the_same() -> None:
+        rig.create(b"g", DATA)
+        rig.volume.sync()
 
-        def go_on(self) -> bool:
-            with rig.volume.store.reading() as txn:
-                unswept = txn.get(collecting.UNSWEPT, db=rig.volume.store.tables["meta"])
-            if unswept is not None and not rig.exists(b"g"):
-                rig.create(b"g", DATA)
-                rig.volume.sync()
-            return True
-
-    collecting.collect(rig.engine, contextlib.nullcontext(), Writing(), lambda **_: None)
+    pace = BeforeTheSweep(rig, write_the_same)
+    collecting.collect(rig.engine, contextlib.nullcontext(), pace, lambda **_: None)
     rig.volume._blocks.clear()
     assert rig.exists(b"g")
     assert rig.read(b"g") == DATA

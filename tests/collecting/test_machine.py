@@ -272,9 +272,4 @@ def _below(state: State, top: bytes) -> dict[bytes, object]:
 
 def test_what_is_kept_never_changes(base: Path, fast_path: Path) -> None:
     make_base(base)
-
-    class Here(Machine):
-        def __init__(self) -> None:
-            super().__init__(base, fast_path)
-
-    search(Here, examples=60, steps=40)
+    search(Machine, base, fast_path, examples=60, steps=40)

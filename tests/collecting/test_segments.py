@@ -14,6 +14,7 @@ from cowfs.store import packing
 from cowfs.store.compaction import compact
 from cowfs.store.rewriting import silent
 from tests.collecting.looking import (
+    BeforeTheSweep,
     check_nothing_left,
     check_verified,
     collect_garbage,
@@ -131,20 +132,14 @@ def test_a_part_that_is_written_again_while_blocks_are_swept(rig: Rig, edit: byt
     rig.checkpoint()
     forget(rig, [labelled(rig, b"first"), labelled(rig, b"second")])
 
-    class Writing(collecting.Pace):
-        """Writes the same bytes between marking and sweeping."""
+    def write_the_same() -> None:
+        rig.create(b"again", old)
+        rig.volume.sync()
+        rig.write(b"again", edit, 4000)
+        rig.checkpoint()
 
-        def go_on(self) -> bool:
-            with rig.volume.store.reading() as txn:
-                unswept = txn.get(collecting.UNSWEPT, db=rig.volume.store.tables["meta"])
-            if unswept is not None and not rig.exists(b"again"):
-                rig.create(b"again", old)
-                rig.volume.sync()
-                rig.write(b"again", edit, 4000)
-                rig.checkpoint()
-            return True
-
-    collecting.collect(rig.engine, contextlib.nullcontext(), Writing(), lambda **_: None)
+    pace = BeforeTheSweep(rig, write_the_same)
+    collecting.collect(rig.engine, contextlib.nullcontext(), pace, lambda **_: None)
     assert rig.exists(b"again")
     assert (segments(rig), len(parts(rig))) == (1, 1)
     rig.volume._blocks.clear()

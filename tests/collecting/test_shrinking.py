@@ -35,9 +35,4 @@ class Shrinking(Machine):
 
 def test_what_is_kept_never_changes(base: Path, fast_path: Path) -> None:
     make_base(base)
-
-    class Here(Shrinking):
-        def __init__(self) -> None:
-            super().__init__(base, fast_path)
-
-    search(Here, examples=15, steps=40)
+    search(Shrinking, base, fast_path, examples=15, steps=40)

@@ -235,12 +235,7 @@ def _extents(snapshot: Snapshot, content: int) -> set[bytes]:
 
 def test_what_is_kept_shows_what_it_did_or_that_it_is_thinned(base: Path, fast_path: Path) -> None:
     make_base(base)
-
-    class Here(Thinned):
-        def __init__(self) -> None:
-            super().__init__(base, fast_path)
-
-    search(Here, examples=15, steps=40)
+    search(Thinned, base, fast_path, examples=15, steps=40)
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES or 8))

@@ -194,8 +194,4 @@ class Machine(RuleBasedStateMachine):
 
 
 def test_what_is_kept_never_changes(fast_path: Path) -> None:
-    class Here(Machine):
-        def __init__(self) -> None:
-            super().__init__(fast_path)
-
-    search(Here, examples=50, steps=40)
+    search(Machine, fast_path, examples=50, steps=40)

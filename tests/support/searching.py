@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import faulthandler
 import os
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -26,14 +28,19 @@ WITHOUT_LIMIT = [pytest.mark.timeout(0)] if EXAMPLES else []
 """`pytestmark` of a module with a state machine."""
 
 
-def search(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
-    """Run a machine: in the suite so many examples of so many steps."""
+def search(
+    machine: Callable[..., RuleBasedStateMachine], *arguments: object, examples: int, steps: int
+) -> None:
+    """Run a machine, which is made with `arguments`: in the suite so many examples of so many
+    steps."""
     phases = [Phase.generate]
     if EXAMPLES:
         faulthandler.cancel_dump_traceback_later()  # what `faulthandler_timeout` began
         phases += [Phase.shrink, Phase.explain] if _SHRINK else []
+    # Anything that makes one will do; the annotation is narrower.
+    factory = cast("type[RuleBasedStateMachine]", lambda: machine(*arguments))
     run_state_machine_as_test(
-        machine,
+        factory,
         settings=settings(
             max_examples=EXAMPLES or examples,
             stateful_step_count=_STEPS or steps,

@@ -574,9 +574,4 @@ def check_inode(rig: Rig, inode: Inode, node: Node) -> None:
 
 def test_a_volume_behaves_as_posix_says(base: Path, fast_path: Path) -> None:
     make_base(base)
-
-    class Machine(VolumeMachine):
-        def __init__(self) -> None:
-            super().__init__(base, fast_path)
-
-    search(Machine, examples=400, steps=50)
+    search(VolumeMachine, base, fast_path, examples=400, steps=50)
