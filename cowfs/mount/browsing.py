@@ -21,7 +21,7 @@ from typing import Protocol
 from cowfs.mount import replies, wire
 from cowfs.mount.nodes import BROWSE_INO, CHECKPOINTS_INO, INO_MASK, NAMES, TOPS, VIEW_SHIFT
 from cowfs.mount.requests import Answer, Caller
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from cowfs.types import NAME_MAX, ROOT_INO
 from cowfs.volume import attributes, data
 from cowfs.volume.browsing import (

@@ -16,7 +16,7 @@ from cowfs.mount import replies, wire
 from cowfs.mount.nodes import GHOSTS_INO
 from cowfs.mount.requests import Answer, Caller
 from cowfs.mount.serving import Serving, Waiter
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from cowfs.volume import attributes, data, namespace
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError

@@ -30,7 +30,7 @@ from cowfs.mount.nodes import GHOSTS_INO, INO_MASK
 from cowfs.mount.operations import Operations
 from cowfs.mount.requests import HANDLERS, SILENT, Answer, Handlers
 from cowfs.mount.upkeep import Parking
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
 

@@ -23,9 +23,9 @@ from cowfs.service.sessions.conversation import (
     make,
 )
 from cowfs.service.volatile import left_alone
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.steps import reached
-from cowfs.store.writer import TransactionGroup
 from cowfs.tree.changes import touched_between
 from cowfs.volume import history, partial
 from cowfs.volume.history import Author, Companion, Swapped

@@ -18,7 +18,7 @@ from cowfs.format import audit as codes
 from cowfs.format import keys
 from cowfs.format.audit import OUTSIDE, UNKNOWN, encode_audit
 from cowfs.store.env import LmdbError
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from cowfs.types import ROOT_INO
 from cowfs.volume.audit_processes import Processes
 from cowfs.volume.posix import PosixError

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from cowfs.format import keys, records
 from cowfs.format.audit import FIRST, UNKNOWN, ProcessRecord
+from cowfs.store.group import TransactionGroup
 from cowfs.store.snapshot import Reader
-from cowfs.store.writer import TransactionGroup
 from cowfs.volume.audit_redaction import redacted
 from cowfs.volume.audit_sessions import Agents, Call, Sessions, own_calls
 

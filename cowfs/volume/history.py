@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from cowfs.errors import CowfsError, DamagedRecordError
 from cowfs.format import keys, records
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.store.steps import reached
-from cowfs.store.writer import TransactionGroup, now
+from cowfs.store.writer import now
 from cowfs.tree.announcing import Announcement, announcement
 from cowfs.tree.changes import Touched, differing
 from cowfs.types import MAX_EPOCH

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from cowfs.format import keys, records
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 
 if TYPE_CHECKING:
     from cowfs.volume.volume import Volume

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.store.env import LmdbError
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
-from cowfs.store.writer import TransactionGroup
 from cowfs.types import ROOT_INO
 from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
 from cowfs.volume.posix import PosixError

@@ -16,12 +16,13 @@ from pathlib import Path
 from cowfs.errors import DamagedRecordError, StoreDamagedError
 from cowfs.format import codec, keys, records
 from cowfs.store.env import Store, create_store, open_store
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.mapped import MappedBlocks
 from cowfs.store.rewriting import Progress, silent
 from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.steps import reached
-from cowfs.store.writer import TransactionGroup, Writer, now
+from cowfs.store.writer import Writer, now
 from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.browsing import Visits

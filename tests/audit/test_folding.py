@@ -11,8 +11,8 @@ import pytest
 from cowfs.errors import DamagedRecordError, StoreFullError
 from cowfs.format.audit import CUT, MODE, OUTSIDE, REPLACED, UNKNOWN
 from cowfs.service import restore as restoring
+from cowfs.store.group import TransactionGroup
 from cowfs.store.snapshot import Snapshot
-from cowfs.store.writer import TransactionGroup
 from cowfs.volume.history import Author
 from cowfs.volume.namespace import RENAME_EXCHANGE
 from cowfs.volume.view import View

@@ -14,7 +14,8 @@ import pytest
 
 import cowfs
 from cowfs.store import steps
-from cowfs.store.writer import TransactionGroup, Writer
+from cowfs.store.group import TransactionGroup
+from cowfs.store.writer import Writer
 from tests.crash import kills, mounts
 from tests.crash.knowledge import CrashError
 from tests.crash.local import Life

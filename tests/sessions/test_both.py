@@ -29,8 +29,8 @@ from cowfs.service.sessions.conversation import COPIED
 from cowfs.service.sessions.placing import finish_all
 from cowfs.store import steps
 from cowfs.store import writer as writing
+from cowfs.store.group import TransactionGroup
 from cowfs.store.snapshot import Reader
-from cowfs.store.writer import TransactionGroup
 from tests.conftest import MountFunction
 from tests.crash.forks import Child, Report
 from tests.sessions.scribe import NAME, SESSION, Scribe, Talk

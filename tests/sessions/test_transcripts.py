@@ -20,7 +20,7 @@ from cowfs.format.sessions import (
     piece_key,
 )
 from cowfs.service.sessions import transcripts as module
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from tests.sessions.talking import LINE, Talk, pieces, sessions, transcripts
 from tests.support.volumes import Rig
 

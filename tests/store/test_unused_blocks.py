@@ -11,11 +11,13 @@ import pytest
 
 from cowfs.errors import StoreFullError
 from cowfs.format import codec, keys
+from cowfs.store import group as groups
 from cowfs.store import writer as writing
 from cowfs.store.env import Store
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Reader, read_block
-from cowfs.store.writer import TransactionGroup, Writer
+from cowfs.store.writer import Writer
 
 LINE = Lineage(((0, 1000),))
 
@@ -130,15 +132,15 @@ def test_what_was_there_before_this_process_stays(store: Store, writer: Writer) 
 
 def test_what_a_later_group_drops_is_not_written_at_all(store: Store, writer: Writer) -> None:
     put: list[bytes] = []
-    apply_put = writing._Apply._put_blocks
+    apply_put = groups.GroupWriter._put_blocks
 
-    def spy(self: writing._Apply) -> None:
+    def spy(self: groups.GroupWriter) -> None:
         apply_put(self)
         cursor = self.txn.cursor(db=store.tables["block"])
         if cursor.set_range(b""):
             put.extend(key for key, _ in cursor.following())
 
-    writing._Apply._put_blocks = spy  # type: ignore[method-assign]
+    groups.GroupWriter._put_blocks = spy  # type: ignore[method-assign]
     try:
         commit(
             writer,
@@ -147,7 +149,7 @@ def test_what_a_later_group_drops_is_not_written_at_all(store: Store, writer: Wr
             made((9, 0, noise(6)), dropped=(9, 8), epoch=5),
         )
     finally:
-        writing._Apply._put_blocks = apply_put  # type: ignore[method-assign]
+        groups.GroupWriter._put_blocks = apply_put  # type: ignore[method-assign]
     kept = {codec.block_hash(noise(seed)) for seed in (1, 4, 6)}
     assert set(put) == kept == stored(store) == needed(store)
 

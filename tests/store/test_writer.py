@@ -15,12 +15,14 @@ import pytest
 
 from cowfs.errors import StoreFullError
 from cowfs.format import codec, keys, records
+from cowfs.store import group as groups
 from cowfs.store import writer as writing
 from cowfs.store.env import Store
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.room import is_full
 from cowfs.store.snapshot import Reader, read_block
-from cowfs.store.writer import TransactionGroup, Writer
+from cowfs.store.writer import Writer
 from cowfs.types import BLOCK_SIZE
 
 LINE = Lineage(((0, 10),))
@@ -467,7 +469,7 @@ def test_a_failure_in_the_middle_leaves_nothing_of_the_commit(
 ) -> None:
     monkeypatch.setattr(writing, "_RETRY_SECONDS", 0.01)
     writer = Writer(store)
-    put_blocks, calls = writing._Apply._put_blocks, []
+    put_blocks, calls = groups.GroupWriter._put_blocks, []
 
     def fail_twice(self: Any) -> None:
         """Also when the reserve was given up."""
@@ -476,7 +478,7 @@ def test_a_failure_in_the_middle_leaves_nothing_of_the_commit(
             raise OSError(errno.ENOSPC, "No space left on device")
         put_blocks(self)
 
-    monkeypatch.setattr(writing._Apply, "_put_blocks", fail_twice)
+    monkeypatch.setattr(groups.GroupWriter, "_put_blocks", fail_twice)
     good, bad = labels(a=b"1"), blocks((7, 0, NOISE))
     with writer._changed:  # both must be in one commit
         writer._queue.extend((good, bad))

@@ -14,8 +14,8 @@ from cowfs.format import records
 from cowfs.service import restore as restoring
 from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import LocalEngine
+from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
-from cowfs.store.writer import TransactionGroup
 from cowfs.volume import attributes, data, namespace
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.history import Audience, Author, Invalidation, Swapped

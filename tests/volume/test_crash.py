@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import cowfs
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from tests.support.steps import Worker
 from tests.support.volumes import Facts, Rig
 from tests.volume.test_history import fill_base

@@ -14,7 +14,7 @@ from cowfs.errors import NothingToUndoError
 from cowfs.format.records import Counts
 from cowfs.service.engine import commit
 from cowfs.service.selectors import all_checkpoints
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, data
 from tests.support.volumes import START, Facts, Rig

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from cowfs.errors import NothingToUndoError
 from cowfs.format.records import Counts
-from cowfs.store.writer import TransactionGroup
+from cowfs.store.group import TransactionGroup
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, namespace, sealing
 from cowfs.volume.inode import Inode

@@ -40,8 +40,8 @@ from cowfs.service.sessions.originals import look_at_original, marks_of
 from cowfs.service.sessions.placing import Placement
 from cowfs.service.sessions.registry import Registry
 from cowfs.service.sessions.transcripts import Captured
+from cowfs.store.group import TransactionGroup
 from cowfs.store.snapshot import Reader
-from cowfs.store.writer import TransactionGroup
 from cowfs.volume.history import Author, Companion
 
 COPIED = "a copy, not continued yet"

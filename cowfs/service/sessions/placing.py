@@ -38,9 +38,9 @@ from cowfs.format.copying import (
 )
 from cowfs.service.engine import Engine, commit
 from cowfs.service.workspace import describe
+from cowfs.store.group import TransactionGroup
 from cowfs.store.snapshot import Reader
 from cowfs.store.steps import reached
-from cowfs.store.writer import TransactionGroup
 from cowfs.volume.volume import Volume
 
 log = logging.getLogger(__name__)
