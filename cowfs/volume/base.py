@@ -3,6 +3,10 @@
 The directory is reached through a descriptor that was opened before anything was mounted over it.
 It is only read here (contract 6); service/apply.py writes it.
 
+What changed in this very tick of the clock can change once more, or be changed in the workspace,
+without its times showing it (git calls that racily clean). So a look at such a thing waits until
+the tick is over and is repeated: every later change has later times than what was seen.
+
 Threading: `scan` may run in any thread; the descriptor cache belongs to the volume's thread.
 """
 
@@ -12,13 +16,15 @@ import errno
 import os
 import stat
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
-from cowfs.volume.posix import storable
+from cowfs.volume.posix import outlive, storable
 
 STAGING = b".cowfs-apply"
 """Directory in the base where `apply` keeps moved and new things until they are in place."""
 _OPEN_FILES = 128
+_LOOKS = 3
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """To reach what is in a directory: needs no right to list it."""
@@ -86,6 +92,9 @@ class Base:
 
     def scan(self, path: bytes) -> list[BaseEntry]:
         """Everything in one directory, sorted by name. Raises OSError (ENOENT, EACCES, ...)."""
+        return _settled(lambda: self._scan(path))
+
+    def _scan(self, path: bytes) -> list[BaseEntry]:
         fd = self.open_directory(path)
         try:
             out = []
@@ -106,19 +115,23 @@ class Base:
     def root(self) -> BaseEntry:
         """The directory itself."""
         place = b"/proc/self/fd/%d/." % self.fd
-        return BaseEntry(b"", os.fstat(self.fd), b"", read_xattrs(place))
+        return _settled(lambda: [BaseEntry(b"", os.fstat(self.fd), b"", read_xattrs(place))])[0]
 
     def lookup(self, path: bytes) -> BaseEntry | None:
         """One entry, None when it is not there."""
+        found = _settled(lambda: self._lookup(path))
+        return found[0] if found else None
+
+    def _lookup(self, path: bytes) -> list[BaseEntry]:
         directory, _, name = path.rpartition(b"/")
         try:
             fd = self._open_place(directory)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return []
         try:
-            return _entry(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False))
+            return [_entry(fd, name, os.stat(name, dir_fd=fd, follow_symlinks=False))]
         except FileNotFoundError:
-            return None
+            return []
         finally:
             os.close(fd)
 
@@ -174,6 +187,17 @@ class Base:
             self._files.clear()
         elif content in self._files:
             os.close(self._files.pop(content))
+
+
+def _settled(look: Callable[[], list[BaseEntry]]) -> list[BaseEntry]:
+    """What a look finds when nothing changed in the tick before it. Where somebody changes things
+    all the time it is what is there after a few ticks."""
+    found = look()
+    for _ in range(_LOOKS):
+        if not any(outlive(entry.st.st_ctime_ns) for entry in found):
+            break
+        found = look()
+    return found
 
 
 def _entry(fd: int, name: bytes, st: os.stat_result) -> BaseEntry:

@@ -11,6 +11,7 @@ import time
 _COARSE = 5  # CLOCK_REALTIME_COARSE of clock_gettime(2), which the time module does not name
 _TICK_NS = 10_000_000
 """The longest tick of the coarse clock (CONFIG_HZ=100), ns."""
+_NAP_NS = 1_000_000
 _gettime = time.clock_gettime_ns
 
 
@@ -42,3 +43,15 @@ def now_after(previous: int) -> int:
     handed out): within a tick the clock does not take a stamp back."""
     moment = _gettime(_COARSE)
     return previous if 0 < previous - moment < _TICK_NS else moment
+
+
+def outlive(stamp: int) -> bool:
+    """Sleep until `now` is later than a stamp of the last tick; whether that was needed. A stamp
+    of the future is of another clock, and not waited for."""
+    fresh = False
+    for _ in range(_TICK_NS // _NAP_NS + 1):
+        if not 0 <= stamp - _gettime(_COARSE) < _TICK_NS:
+            break
+        fresh = True
+        time.sleep(_NAP_NS / 1e9)
+    return fresh
