@@ -236,6 +236,9 @@ class Browsing:
         inode = view.find(directory, name, brought=True)
         return self._absent if inode is None else self._entry(visit, view, inode)
 
+    def reopen(self, node: int, name: bytes) -> Answer:
+        return errno.ESTALE  # the number of its view may be another checkpoint's by now
+
     def _look_up_name(self, parent: int, name: bytes) -> Answer:
         if len(name) > NAME_MAX:
             return errno.ENAMETOOLONG

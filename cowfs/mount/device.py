@@ -28,6 +28,7 @@ _PAGE = 4096
 _WANTED = (
     wire.ASYNC_READ
     | wire.ATOMIC_O_TRUNC
+    | wire.EXPORT_SUPPORT
     | wire.BIG_WRITES
     | wire.AUTO_INVAL_DATA
     | wire.DO_READDIRPLUS

@@ -64,6 +64,15 @@ class Operations(FileRequests):
         inode.nlookup += 1
         return inode.attr or replies.entry(inode)
 
+    def reopen(self, node: int, name: bytes) -> Answer:
+        inode = self._view.inode(node)
+        if name == b"..":
+            if inode.orphan_epoch:
+                return errno.ESTALE
+            inode = self._view.inode(self._view.parent_of(inode))
+        inode.nlookup += 1
+        return inode.attr or replies.entry(inode)
+
     def forget(self, node: int, count: int) -> None:
         """The kernel gives references to an inode of any view back."""
         if node > INO_MASK:

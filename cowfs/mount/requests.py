@@ -69,6 +69,10 @@ class Handlers(Protocol):
     what an open answered."""
 
     def lookup(self, parent: int, name: bytes, pid: int) -> Answer: ...
+    def reopen(self, node: int, name: bytes) -> Answer:
+        """Look up what a file handle names (open_by_handle_at(2)) when the kernel has forgotten
+        it: `node` itself (`.`), or the directory that a directory is in (`..`)."""
+
     def forget(self, node: int, count: int) -> None: ...
     def getattr(self, node: int, pid: int) -> Answer: ...
     def setattr(self, node: int, new: Attributes, pid: int) -> Answer: ...
@@ -105,6 +109,7 @@ class Handlers(Protocol):
     def releasedir(self, fh: int) -> Answer: ...
 
 
+_OF_A_HANDLE = (b".", b"..")
 Handler = Callable[[Handlers, int, int, memoryview, int], Answer]
 
 
@@ -113,7 +118,10 @@ def _caller(pid: int, request: memoryview) -> Caller:
 
 
 def _lookup(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
-    return to.lookup(node, bytes(request[_BODY : size - 1]), pid)
+    name = bytes(request[_BODY : size - 1])
+    if name in _OF_A_HANDLE:
+        return to.reopen(node, name)
+    return to.lookup(node, name, pid)
 
 
 def _forget(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:

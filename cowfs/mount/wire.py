@@ -58,6 +58,7 @@ max_pages, map_alignment, flags2."""
 MAJOR, MINOR = 7, 31
 ASYNC_READ = 1 << 0
 ATOMIC_O_TRUNC = 1 << 3
+EXPORT_SUPPORT = 1 << 4
 BIG_WRITES = 1 << 5
 AUTO_INVAL_DATA = 1 << 12
 DO_READDIRPLUS = 1 << 13

@@ -256,3 +256,10 @@ def eventually(condition: Callable[[], bool], seconds: float = 60) -> None:
 def read_file(path: PathLike) -> bytes:
     """The content of a file."""
     return Path(os.fsdecode(path)).read_bytes()
+
+
+def drop_caches() -> None:
+    """Have the kernel forget what it can: clean pages, dentries, inodes."""
+    os.sync()
+    if os.geteuid() == 0:
+        Path("/proc/sys/vm/drop_caches").write_text("3")

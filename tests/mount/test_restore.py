@@ -23,6 +23,7 @@ from tests.mount.calls import (
     PAGE,
     DirectoryStream,
     Inotify,
+    drop_caches,
     errno_of,
     eventually,
     linkat,
@@ -57,13 +58,6 @@ def changes(mounted: Mounted) -> tuple[int, int, int]:
     """(created, modified, deleted) since the last checkpoint, with all that the kernel holds."""
     counts = mounted.call("status", flush=True)["changes"]
     return counts["created"], counts["modified"], counts["deleted"]
-
-
-def drop_caches() -> None:
-    """Have the kernel forget what it can: clean pages, dentries, inodes."""
-    os.sync()
-    if os.geteuid() == 0:
-        Path("/proc/sys/vm/drop_caches").write_text("3")
 
 
 def pages_in_memory(path: Path) -> int:

@@ -12,12 +12,11 @@ import pytest
 
 from cowfs.client.rpc import RpcError
 from cowfs.service.verify import verify
-from tests.mount.calls import eventually, in_child
+from tests.mount.calls import drop_caches, eventually, in_child
 from tests.mount.history import looking, stored_ctimes
 from tests.mount.mounts import killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, state_of
 from tests.mount.storm import Storm
-from tests.mount.test_restore import drop_caches
 from tests.support.mounting import Mounted
 
 MountFunction = Callable[..., Mounted]
