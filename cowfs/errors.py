@@ -258,6 +258,11 @@ class PermissionDeniedError(CowfsError):
     message = "permission denied: {detail}"
     hint = "Run the command as the owner of the workspace, or make that path accessible."
 
+    def __init__(self, *, detail: str, advice: str | None = None) -> None:
+        """advice: another hint, where something better is known."""
+        super().__init__(detail=detail)
+        self._told_hint = advice
+
 
 class UnmountFailedError(CowfsError):
     code = "COWFS_UNMOUNT_FAILED"

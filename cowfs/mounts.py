@@ -166,3 +166,22 @@ def fuse_fault(device: str = FUSE_DEVICE) -> tuple[str, str] | None:
     except OSError as error:
         return f"{device} cannot be opened: {error.strerror}", "As root: `modprobe fuse`."
     return None
+
+
+def mount_fault(mountpoint: str) -> tuple[str, str] | None:
+    """Why this user cannot mount there, and what to do; None when he can, as far as can be seen.
+
+    The rules are those of fusermount3(1), which mounts for whoever is not root.
+    """
+    if os.geteuid() == 0:
+        return None
+    st = os.stat(mountpoint)
+    advice = (
+        "Name an empty directory of your own with --at DIR, or let root mount it. Nothing was"
+        " changed."
+    )
+    if not os.access(mountpoint, os.W_OK):
+        return f"only root mounts over a directory that you cannot write, as {mountpoint}", advice
+    if st.st_mode & 0o1000 and st.st_uid != os.geteuid():
+        return f"only its owner and root mount over {mountpoint}, which is sticky", advice
+    return None

@@ -5,6 +5,7 @@ Threading: functions without state but for the list of daemons that this process
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -24,13 +25,16 @@ from cowfs.errors import (
     AlreadyMountedError,
     DestinationExistsError,
     ForbiddenWorkspaceError,
+    FuseUnavailableError,
     MountFailedError,
     NestedWorkspaceError,
     NotADirectoryPathError,
+    PermissionDeniedError,
     StoreForeignError,
     StoreInsideWorkspaceError,
     UsageError,
 )
+from cowfs.mounts import mount_fault
 
 _READY_SECONDS = 600.0
 """How long a daemon may take to mount, or be silent about an upgrade of its store. It is a fraction
@@ -103,6 +107,9 @@ def check(plan: Plan, *, force: bool) -> None:
         _check_forbidden(plan.base)
     _check_store(plan)
     _check_nested(plan)
+    if fault := mount_fault(plan.mountpoint):
+        detail, advice = fault
+        raise FuseUnavailableError(detail=detail, advice=advice)
     if not plan.in_place and os.listdir(plan.mountpoint):
         raise UsageError(
             detail=f"{plan.mountpoint} is not empty; --at takes an empty directory",
@@ -182,6 +189,19 @@ def _check_nested(plan: Plan) -> None:
                 raise NestedWorkspaceError(path=path, relation="contains", other=other)
 
 
+def make_store(plan: Plan) -> None:
+    """Make the store's directory. Raises PermissionDeniedError, OSError."""
+    try:
+        places.make_private(plan.store)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise PermissionDeniedError(
+            detail=f"the store {plan.store} cannot be made: {error.strerror} ({error.filename})",
+            advice="Name another place with --store PATH. Nothing was changed.",
+        ) from None
+
+
 # -- the daemon -----------------------------------------------------------------------------
 
 
@@ -211,7 +231,7 @@ def start_daemon(plan: Plan, step: Step = no_step, say: Callable[[str], object] 
     log = os.path.join(plan.store, "daemon.out")
     ready, tell = os.pipe()
     try:
-        with open(log, "ab", opener=_for_us_alone) as out:
+        with open(log, "ab", opener=places.for_us_alone) as out:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "cowfs.daemon", json.dumps(plan.config), str(tell)],
                 cwd="/",
@@ -250,10 +270,6 @@ def start_daemon(plan: Plan, step: Step = no_step, say: Callable[[str], object] 
     process.returncode = 0  # it outlives this process: Popen must not wait for it
     _started.add(process.pid)
     return int(answer["pid"])
-
-
-def _for_us_alone(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ Threading: a `Workspace` may be used from any thread, and several at once (api/a
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -107,9 +108,10 @@ class Workspace(Access):
                 automatic=_automatic() if automatic is None else automatic,
             )
             mounting.check(plan, force=force)
-            os.makedirs(plan.store, mode=0o700, exist_ok=True)
+            mounting.make_store(plan)
             mounting.start_daemon(plan)
-            places.register(plan.base, plan.mountpoint, plan.store)
+            with contextlib.suppress(OSError):  # it is mounted all the same
+                places.register(plan.base, plan.mountpoint, plan.store)
             return cls(Place(plan.base, plan.mountpoint, plan.store, mounted=True))
 
     def unmount(

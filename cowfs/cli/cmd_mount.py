@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cowfs.api.mounting import Plan, check, default_store, start_daemon
+from cowfs.api.mounting import Plan, check, default_store, make_store, start_daemon
 from cowfs.api.unmounting import clean_up
 from cowfs.cli import output
 from cowfs.cli.command import Directory, Size, command
@@ -107,7 +107,7 @@ def mount(
     check(plan, force=force)
     if registered not in (None, kept) and os.path.exists(os.path.join(registered, "data.mdb")):
         output.note(f"the history so far stays in {registered}, this mount does not show it")
-    os.makedirs(plan.store, mode=0o700, exist_ok=True)
+    make_store(plan)
     if foreground:
         _serve(context, plan, cleaned)
         return
@@ -123,7 +123,14 @@ def mount(
 
 
 def _announce(context: Context, plan: Plan, pid: int, seconds: float, cleaned: bool) -> None:
-    places.register(plan.base, plan.mountpoint, plan.store)
+    try:
+        places.register(plan.base, plan.mountpoint, plan.store)
+    except OSError as error:
+        why = f"{error.strerror} ({error.filename or places.data_directory()})"
+        output.note(
+            f"where the store is cannot be noted: {why}. While it is not mounted no command finds"
+            f" it; mount it again with --store {plan.store}"
+        )
     document = {
         "workspace": plan.base,
         "mountpoint": plan.mountpoint,

@@ -55,6 +55,24 @@ def data_directory() -> str:
     return os.path.join(home, "cowfs")
 
 
+def make_private(directory: str) -> None:
+    """Make a directory, and what is missing above it, for this user alone, whatever the umask says:
+    mode 0700, as the XDG Base Directory Specification has it. Raises OSError."""
+    if os.path.isdir(directory):
+        return
+    make_private(os.path.dirname(directory))
+    try:
+        os.mkdir(directory, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(directory):
+            raise
+
+
+def for_us_alone(path: str, flags: int) -> int:
+    """An opener for open(): what it makes has mode 0600, whatever the umask says."""
+    return os.open(path, flags, 0o600)
+
+
 def _unquote(source: str) -> str:
     """The store's path of a mount's source, in which the daemon wrote odd bytes as %XX.
 
@@ -113,18 +131,24 @@ def registered_store(base: str) -> str | None:
 
 
 def register(base: str, mountpoint: str, store: str) -> None:
-    """Add or replace a workspace in the registry (atomic; concurrent callers are serialised)."""
+    """Add or replace a workspace in the registry (atomic; concurrent callers are serialised).
+
+    Raises OSError.
+    """
     import fcntl
     import json
 
     directory = data_directory()
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_private(directory)
     path = os.path.join(directory, "workspaces.json")
-    with open(path + ".lock", "w", encoding="utf-8") as lock:
+    with open(path + ".lock", "w", encoding="utf-8", opener=for_us_alone) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         rows = [r for r in registry(directory) if r["base"] != base and r["store"] != store]
         rows.append({"base": base, "mountpoint": mountpoint, "store": store})
-        with open(path + ".new", "w", encoding="utf-8", errors="surrogateescape") as file:
+        fresh = open(  # noqa: SIM115 - the line would be too long
+            path + ".new", "w", encoding="utf-8", errors="surrogateescape", opener=for_us_alone
+        )
+        with fresh as file:
             json.dump({"workspaces": rows}, file, indent=1)
             file.flush()
             os.fsync(file.fileno())

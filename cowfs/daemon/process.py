@@ -31,6 +31,7 @@ from cowfs.daemon.holders import describe, holders
 from cowfs.daemon.memory import give_back
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.options import mount_options
+from cowfs.daemon.refusals import explained
 from cowfs.daemon.sealer import Sealer
 from cowfs.daemon.standby import Standby
 from cowfs.daemon.surroundings import pass_nothing_on, settle
@@ -140,10 +141,8 @@ class Daemon:
             )
             self.loop = Loop(self.volume, config.mountpoint, options)
             pass_nothing_on()
-            try:
+            with explained():
                 self.loop.mount()
-            except RuntimeError as error:
-                raise FuseUnavailableError(detail=str(error), advice=_mount_advice()) from None
         except BaseException:
             self.volume.close()
             os.close(self.base_fd)
@@ -403,10 +402,6 @@ def check_fuse() -> None:
     if fault := fuse_fault():
         detail, advice = fault
         raise FuseUnavailableError(detail=detail, advice=advice)
-
-
-def _mount_advice() -> str:
-    return "Is fuse3 installed (fusermount3)? The daemon's log has libfuse's own message."
 
 
 def set_up_logging(store: Path, *, foreground: bool) -> None:

@@ -46,7 +46,8 @@ def say_once(session: str, what: str) -> bool:
         if _append(path, line + "\n") > _SAID_BYTES:
             kept = "\n".join(before[len(before) // 2 :]) + line + "\n"
             fresh = f"{path}.{os.getpid()}"
-            with open(fresh, "w", encoding="utf-8", errors="replace") as file:
+            opener = places.for_us_alone
+            with open(fresh, "w", encoding="utf-8", errors="replace", opener=opener) as file:
                 file.write(kept)
             os.replace(fresh, path)
     except OSError:
@@ -56,7 +57,7 @@ def say_once(session: str, what: str) -> bool:
 
 def _path(name: str) -> str:
     directory = places.data_directory()
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    places.make_private(directory)
     return os.path.join(directory, name)
 
 
