@@ -12,12 +12,12 @@ import os
 import stat
 
 from cowfs.format.audit import CUT
-from cowfs.mount import replies, wire
+from cowfs.mount import positions, replies, wire
 from cowfs.mount.nodes import GHOSTS_INO
 from cowfs.mount.requests import Answer, Caller
 from cowfs.mount.serving import Serving, Waiter
 from cowfs.store.group import TransactionGroup
-from cowfs.volume import attributes, data, namespace
+from cowfs.volume import attributes, data
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
@@ -31,13 +31,14 @@ _LIMIT_BYTES = 96 << 20
 
 
 class _Directory:
-    """An open directory: the listing is taken when it is read from the start."""
+    """An open directory: the listing is taken when it is read from the start, or from somewhere
+    else when the kernel had kept what comes before."""
 
     __slots__ = ("inode", "listing")
 
     def __init__(self, inode: Inode) -> None:
         self.inode = inode
-        self.listing: list[tuple[bytes, int]] = []
+        self.listing: positions.Listing | None = None
 
 
 class FileRequests(Serving):
@@ -201,18 +202,18 @@ class FileRequests(Serving):
     def readdir(self, fh: int, offset: int, size: int) -> Answer:
         directory, view = self._directories[fh], self._view
         inode = directory.inode
-        if offset == 0:
-            directory.listing = namespace.entries(view, inode.ino) if not inode.orphan_epoch else []
-        listing, inodes = directory.listing, view.inodes
+        inodes = view.inodes
         entries = view.directory(inode.ino).entries if not inode.orphan_epoch else {}
         assert entries is not None
+        listing = directory.listing
+        if offset == 0 or listing is None:
+            listing = directory.listing = positions.in_order(list(entries.items()))
         reply = replies.Listing(size)
         if offset == 0:
-            reply.add_dot(b".", inode.ino, 1)
-        if offset <= 1:
-            reply.add_dot(b"..", view.parent_of(inode), 2)
-        for at in range(max(offset - 2, 0), len(listing)):
-            name, packed = listing[at]
+            reply.add_dot(b".", inode.ino, positions.DOT)
+        if offset <= positions.DOT:
+            reply.add_dot(b"..", view.parent_of(inode), positions.DOTS)
+        for position, name, packed in positions.after(listing, offset):
             if entries.get(name) != packed:
                 continue  # it went since the directory was opened
             ino, kind = packed >> 4, packed & 15
@@ -221,13 +222,16 @@ class FileRequests(Serving):
                 try:
                     child = view.inode(ino)
                 except PosixError:
-                    if not reply.add(name, replies.unreadable(ino, kind), ino, kind, at + 3):
+                    if not reply.add(name, replies.unreadable(ino, kind), ino, kind, position):
                         break
                     continue
-            if not reply.add(name, child.attr or replies.entry(child), ino, kind, at + 3):
+            if not reply.add(name, child.attr or replies.entry(child), ino, kind, position):
                 break
             child.nlookup += 1
-        return reply.reply()
+        answer = reply.reply()
+        if not answer:  # the end: who starts again and gets here may have been told of newer names
+            directory.listing = None
+        return answer
 
     def releasedir(self, fh: int) -> Answer:
         inode = self._directories.pop(fh).inode

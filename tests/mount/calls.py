@@ -57,6 +57,19 @@ def utimensat(path: PathLike, atime: tuple[int, int], mtime: tuple[int, int]) ->
     _check(_libc.utimensat(_AT_FDCWD, os.fsencode(path), times, 0))
 
 
+def getdents(fd: int, room: int = 4096) -> list[bytes]:
+    """The names of one getdents64(2), none at the end."""
+    buffer = ctypes.create_string_buffer(room)
+    size = _check(_libc.getdents64(fd, buffer, ctypes.c_size_t(room)))
+    data, names, at = buffer.raw[:size], list[bytes](), 0
+    while at < size:
+        # struct dirent64: d_ino, d_off (8 bytes each), d_reclen (2), d_type (1), d_name
+        (length,) = struct.unpack_from("=H", data, at + 16)
+        names.append(data[at + 19 : at + length].split(b"\0", 1)[0])
+        at += length
+    return names
+
+
 class DirectoryStream:
     """A DIR of opendir(3): names as readdir(3) returns them, with telldir and seekdir."""
 

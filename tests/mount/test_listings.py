@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cowfs.mount import wire
-from tests.mount.calls import errno_of, opened, write_file
+from tests.mount.calls import errno_of, getdents, opened, write_file
 from tests.support.mounting import Mounted
 
 MountFunction = Callable[..., Mounted]
@@ -158,6 +158,64 @@ def test_a_long_listing_while_it_changes(workspace: Mounted) -> None:
     assert len(seen) == len(set(seen))
     assert stay <= set(seen)
     assert set(os.listdir(top)) == stay | {f"new {number}" for number in range(50)}
+
+
+def by_parts(fd: int) -> Iterator[list[bytes]]:
+    """The names that each getdents64(2) of an open directory gives, without `.` and `..`."""
+    while names := getdents(fd):
+        yield [name for name in names if name not in (b".", b"..")]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_kept_listing_that_is_dropped_while_it_is_read(workspace: Mounted, linked: bool) -> None:
+    """readdir(3): who has read the first part from what the kernel kept is told the rest by the
+    daemon, of a listing that is another one by then; each name that stays is told once."""
+    top = workspace.mountpoint / "d"
+    top.mkdir()
+    names = [f"name {number:04}" for number in range(500)]
+    for at, name in enumerate(names):
+        if linked and at:
+            os.link(top / names[0], top / name)
+        else:
+            write_file(top / name, b"")
+    assert len(os.listdir(top)) == len(names)
+    gone = set(names[:400:2])
+    with opened(top, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        parts = by_parts(fd)
+        seen = next(parts)
+        for name in gone:
+            (top / name).unlink()
+        for number in range(50):
+            write_file(top / f"new {number}", b"")
+        with opened(top, os.O_RDONLY | os.O_DIRECTORY) as other:
+            next(by_parts(other))  # the kernel sees that what it kept is old
+        seen += [name for part in parts for name in part]
+    assert len(seen) == len(set(seen))
+    assert {*names} - gone <= {os.fsdecode(name) for name in seen}
+    right = {*names} - gone | {f"new {number}" for number in range(50)}
+    for _ in range(2):  # the second one comes from the kernel
+        assert set(os.listdir(top)) == right
+
+
+def test_a_listing_from_the_start_again(workspace: Mounted) -> None:
+    """rewinddir(3): what was made before is told, also where the kernel kept the first part."""
+    top = workspace.mountpoint / "d"
+    names = {os.fsencode(name) for name in fill(top, 500)}
+    with opened(top, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        assert {name for part in by_parts(fd) for name in part} == names
+        for number in range(50):
+            write_file(top / f"new {number}", b"")
+        right = names | {b"new %d" % number for number in range(50)}
+        assert {os.fsencode(name) for name in os.listdir(top)} == right
+        os.lseek(fd, 0, os.SEEK_SET)
+        parts = by_parts(fd)
+        seen = next(parts)
+        gone = seen[0]
+        (top / os.fsdecode(gone)).unlink()
+        assert {os.fsencode(name) for name in os.listdir(top)} == right - {gone}
+        seen += [name for part in parts for name in part]
+    assert len(seen) == len(set(seen))
+    assert set(seen) == right
 
 
 def test_names_of_checkpoints_are_never_old(workspace: Mounted) -> None:
