@@ -23,7 +23,7 @@ from cowfs.mount.nodes import BROWSE_INO, CHECKPOINTS_INO, INO_MASK, NAMES, TOPS
 from cowfs.mount.requests import Answer, Caller
 from cowfs.store.group import TransactionGroup
 from cowfs.types import NAME_MAX, ROOT_INO
-from cowfs.volume import attributes, data
+from cowfs.volume import attributes, data, sparse
 from cowfs.volume.browsing import (
     CHECKPOINT,
     DIRECTORY,
@@ -329,6 +329,13 @@ class Browsing:
             return errno.EBADF
         return data.read_pieces(self._visits.view(file.visit), file.inode, offset, size)
 
+    def lseek(self, fh: int, offset: int, whence: int) -> Answer:
+        file = self._handles.get(fh)
+        if not isinstance(file, _File):
+            return errno.EBADF
+        hole = sparse.hole(self._visits.view(file.visit), file.inode, offset)
+        return wire.LSEEK_OUT.pack(sparse.seek(file.inode, offset, whence, hole))
+
     def release(self, fh: int) -> Answer:
         handle = self._handles.pop(fh, None)
         if isinstance(handle, (_File, _Directory)):
@@ -432,7 +439,7 @@ class Browsing:
         return errno.EROFS
 
     mknod = mkdir = symlink = unlink = rmdir = rename = link = _refuse
-    create = setattr = setxattr = removexattr = write = _refuse
+    create = tmpfile = setattr = setxattr = removexattr = write = fallocate = _refuse
 
     def fsync(self, fh: int) -> Answer:
         """Nothing here is ever dirty."""

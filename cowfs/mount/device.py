@@ -42,10 +42,12 @@ _GONE = (errno.ENODEV, errno.ECONNABORTED)
 
 
 class Device:
-    """One connection. fd: -1 until there is a mount."""
+    """One connection. fd: -1 until there is a mount. waits_for_writeback: when pages were dropped
+    by `invalidate_range`, what was written to them is here."""
 
     def __init__(self) -> None:
         self.fd = -1
+        self.waits_for_writeback = False
         self._buffer = bytearray(MAX_WRITE + _PAGE)
         self._buffers = [self._buffer]
         self.request = memoryview(self._buffer)
@@ -70,6 +72,7 @@ class Device:
         if major != wire.MAJOR or minor < wire.MINOR or flags & _REQUIRED != _REQUIRED:
             self.fail(unique, errno.EPROTO)
             raise RuntimeError(f"this kernel's FUSE is too old ({major}.{minor})")
+        self.waits_for_writeback = minor >= wire.WAITS_FOR_WRITEBACK
         answer = wire.INIT_OUT.pack(
             wire.MAJOR,
             wire.MINOR,
@@ -133,6 +136,12 @@ class Device:
         """The kernel shall ask again for attributes, and pages or the listing. Raises OSError."""
         offset = -1 if attributes_only else 0
         self._notify(wire.NOTIFY_INVAL_INODE, wire.INVAL_INODE_OUT.pack(node, offset, 0))
+
+    def invalidate_range(self, node: int, start: int, stop: int | None) -> None:
+        """The kernel shall send what was written to the bytes [start, stop) of a file, and drop its
+        pages of them; stop: None for all from `start` on. Raises OSError."""
+        size = 0 if stop is None else stop - start
+        self._notify(wire.NOTIFY_INVAL_INODE, wire.INVAL_INODE_OUT.pack(node, start, size))
 
     def invalidate_entry(self, parent: int, name: bytes) -> None:
         """The kernel shall ask again what a name is. Raises OSError."""

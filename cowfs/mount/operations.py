@@ -1,8 +1,8 @@
 """FUSE requests to volume operations.
 
 Here are the handlers of the main view, whose node ids are inode numbers: of names and attributes,
-and from file_requests.py those of open files. What concerns another view (mount/nodes.py) is handed
-on to browsing.py.
+and from file_requests.py and sparse_requests.py those of open files. What concerns another view
+(mount/nodes.py) is handed on to browsing.py.
 
 The kernel runs with the writeback cache: it keeps size and times of regular files and sends them
 by `setattr`, so `write` does not touch times, and reads come on handles opened for writing only.
@@ -20,19 +20,19 @@ import stat
 from cowfs.format.audit import XATTR
 from cowfs.mount import replies, wire
 from cowfs.mount.browsing import XATTR_CLASSES
-from cowfs.mount.file_requests import FileRequests
 from cowfs.mount.nodes import BROWSE_NAME, GHOSTS_INO, INO_MASK
 from cowfs.mount.requests import Answer, Attributes, Caller
+from cowfs.mount.sparse_requests import SparseRequests
 from cowfs.mount.upkeep import GHOSTS_NAME, what_is_set
 from cowfs.types import ROOT_INO
-from cowfs.volume import attributes, namespace
+from cowfs.volume import attributes, namespace, unnamed
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 
 _SECOND = 1_000_000_000
 
 
-class Operations(FileRequests):
+class Operations(SparseRequests):
     """The request handlers of one mount."""
 
     # -- names ------------------------------------------------------------------------------
@@ -136,13 +136,35 @@ class Operations(FileRequests):
         handle = self._open(inode, flags, caller.pid)
         return self._entry(inode) + handle
 
+    def tmpfile(self, parent: int, mode: int, flags: int, caller: Caller) -> Answer:
+        """O_TMPFILE. Stopped as a creation is: the file may soon have a name."""
+        parking = self.upkeep.parking
+        if parking is not None and parking.stops_create():
+            return self._make_unnamed_later(parent, mode, flags, caller)
+        return self._make_unnamed(parent, mode, flags, caller)
+
+    async def _make_unnamed_later(
+        self, parent: int, mode: int, flags: int, caller: Caller
+    ) -> bytes:
+        await self._waiter.park()
+        return self._make_unnamed(parent, mode, flags, caller)
+
+    def _make_unnamed(self, parent: int, mode: int, flags: int, caller: Caller) -> bytes:
+        pid, uid, gid = caller
+        inode = unnamed.create(self._view, parent, stat.S_IFREG | mode & 0o7777, uid, gid)
+        handle = self._open(inode, flags, pid)
+        return self._entry(inode) + handle
+
     def link(self, ino: int, new_parent: int, new_name: bytes, pid: int) -> Answer:
         if ino > INO_MASK:
             return errno.EXDEV
         if new_name == BROWSE_NAME:
             self._keep_browse(new_parent, new_name, errno.EEXIST)
         inode = namespace.link(self._view, ino, new_parent, new_name)
-        self._audit.linked(pid, inode, new_parent, new_name)
+        if inode.nlink == 1:
+            self._audit.made(pid, new_parent, new_name, inode)  # without a name before
+        else:
+            self._audit.linked(pid, inode, new_parent, new_name)
         return self._entry(inode)
 
     def unlink(self, parent: int, name: bytes, pid: int) -> Answer:

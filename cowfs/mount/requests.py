@@ -9,8 +9,8 @@ id, the id of the calling thread, the request and its length. It returns an `Ans
 - `SILENT`, no reply.
 
 An opcode that is not here is ENOSYS, which the kernel remembers: FLUSH (files are closed without a
-request), ACCESS (it decides itself), POLL (files are always ready), INTERRUPT, FALLOCATE, LSEEK,
-COPY_FILE_RANGE (it copies by itself).
+request), ACCESS (it decides itself), POLL (files are always ready), INTERRUPT, COPY_FILE_RANGE (it
+copies by itself).
 
 Threading: the FUSE thread.
 """
@@ -88,10 +88,13 @@ class Handlers(Protocol):
     def link(self, node: int, new_parent: int, new_name: bytes, pid: int) -> Answer: ...
     def open(self, node: int, flags: int, caller: Caller) -> Answer: ...
     def create(self, parent: int, name: bytes, mode: int, flags: int, caller: Caller) -> Answer: ...
+    def tmpfile(self, parent: int, mode: int, flags: int, caller: Caller) -> Answer: ...
     def read(self, fh: int, offset: int, size: int) -> Answer: ...
     def write(self, fh: int, offset: int, data: memoryview) -> Answer:
         """`data` has other bytes after this call."""
 
+    def fallocate(self, fh: int, offset: int, length: int, mode: int, pid: int) -> Answer: ...
+    def lseek(self, fh: int, offset: int, whence: int) -> Answer: ...
     def release(self, fh: int) -> Answer: ...
     def fsync(self, fh: int) -> Answer: ...
     def fsyncdir(self) -> Answer: ...
@@ -202,6 +205,12 @@ def _create(to: Handlers, node: int, pid: int, request: memoryview, size: int) -
     return to.create(node, name, mode, flags, _caller(pid, request))
 
 
+def _tmpfile(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
+    """As CREATE, with a name that means nothing."""
+    flags, mode, _, _ = wire.CREATE_IN.unpack_from(request, _BODY)
+    return to.tmpfile(node, mode, flags, _caller(pid, request))
+
+
 def _read(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
     return to.read(*wire.READ_IN.unpack_from(request, _BODY))
 
@@ -210,6 +219,15 @@ def _write(to: Handlers, node: int, pid: int, request: memoryview, size: int) ->
     fh, offset, length = wire.READ_IN.unpack_from(request, _BODY)
     start = _BODY + wire.WRITE_IN_BYTES
     return to.write(fh, offset, request[start : start + length])
+
+
+def _fallocate(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
+    fh, offset, length, mode = wire.FALLOCATE_IN.unpack_from(request, _BODY)
+    return to.fallocate(fh, offset, length, mode, pid)
+
+
+def _lseek(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
+    return to.lseek(*wire.LSEEK_IN.unpack_from(request, _BODY))
 
 
 def _release(to: Handlers, node: int, pid: int, request: memoryview, size: int) -> Answer:
@@ -292,8 +310,11 @@ HANDLERS: dict[int, Handler] = {
     wire.LINK: _link,
     wire.OPEN: _open,
     wire.CREATE: _create,
+    wire.TMPFILE: _tmpfile,
     wire.READ: _read,
     wire.WRITE: _write,
+    wire.FALLOCATE: _fallocate,
+    wire.LSEEK: _lseek,
     wire.RELEASE: _release,
     wire.FSYNC: _fsync,
     wire.FSYNCDIR: _fsyncdir,

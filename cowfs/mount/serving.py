@@ -33,6 +33,9 @@ class Waiter(browsing.Waiter, Protocol):
     @property
     def correcting(self) -> bool: ...
     async def corrected(self) -> None: ...
+    @property
+    def gets_pages(self) -> bool: ...
+    async def pages_sent(self, ino: int, start: int, stop: int | None) -> None: ...
 
 
 class Serving:
@@ -74,6 +77,16 @@ class Serving:
         """A reply by which the kernel takes a reference of the inode."""
         inode.nlookup += 1
         return inode.attr or replies.entry(inode)
+
+    async def _room(self, size: int) -> None:
+        """Return when so many bytes of file data fit. What waits for its commit may take less than
+        it seems to. Raises PosixError(ENOSPC)."""
+        volume = self._volume
+        while not volume.has_room(size):
+            group = volume.quiesce()
+            if group is None or group.done:
+                raise PosixError(errno.ENOSPC)
+            await self._waiter.committed(group)
 
     def writers(self) -> list[int]:
         """Inodes with a handle that can write: only these can have dirty pages."""

@@ -39,8 +39,12 @@ RELEASEDIR = 29
 FSYNCDIR = 30
 CREATE = 35
 BATCH_FORGET = 42
+FALLOCATE = 43
 READDIRPLUS = 44
 RENAME2 = 45
+LSEEK = 46
+TMPFILE = 51
+"""Of protocol 7.37; the kernel asks whatever was agreed on."""
 
 # Headers.
 REQUEST = Struct("=IIQQIII")
@@ -56,6 +60,9 @@ INIT_OUT = Struct("=IIIIHHIIHHI28x")
 """major, minor, max_readahead, flags, max_background, congestion_threshold, max_write, time_gran,
 max_pages, map_alignment, flags2."""
 MAJOR, MINOR = 7, 31
+WAITS_FOR_WRITEBACK = 44
+"""The minor version of the first kernel (Linux 6.16) of which a page is under write-back until the
+WRITE is answered; before, it wrote back copies."""
 ASYNC_READ = 1 << 0
 ATOMIC_O_TRUNC = 1 << 3
 EXPORT_SUPPORT = 1 << 4
@@ -79,6 +86,11 @@ RENAME2_IN = Struct("=QII")
 READ_IN = Struct("=QQI")
 """fh, offset, size; also the beginning of a WRITE."""
 WRITE_IN_BYTES = 40
+FALLOCATE_IN = Struct("=QQQI4x")
+"""fh, offset, length, mode."""
+LSEEK_IN = Struct("=QQI4x")
+"""fh, offset, whence."""
+LSEEK_OUT = Struct("=Q")
 FORGET_ONE = Struct("=QQ")
 """nodeid, nlookup."""
 SETATTR_IN = Struct("=I12xQ8xqqqIIII4xII4x")

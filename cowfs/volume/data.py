@@ -51,17 +51,17 @@ def _piece(view: View, inode: Inode, number: int, start: int, stop: int) -> byte
     """Bytes [start, stop) of one block, filled with zeros."""
     # Who reads all of it has it in the kernel's page cache then; else the rest will be asked for.
     whole = start == 0 and (stop == BLOCK_SIZE or number * BLOCK_SIZE + stop == inode.size)
-    block = _block(view, inode, number, once=whole)
-    if block is None:
+    found = block(view, inode, number, once=whole)
+    if found is None:
         return bytes(stop - start)
-    if start == 0 and len(block) == stop and not isinstance(block, bytearray):
-        return block
-    piece = bytes(block[start:stop])
+    if start == 0 and len(found) == stop and not isinstance(found, bytearray):
+        return found
+    piece = bytes(found[start:stop])
     missing = stop - start - len(piece)
     return piece + bytes(missing) if missing else piece
 
 
-def _block(
+def block(
     view: View, inode: Inode, number: int, *, once: bool = False
 ) -> Buffer | memoryview | None:
     """A block as it is now, None for zeros. Not to be modified. once: as `read_block_once`."""
@@ -69,7 +69,7 @@ def _block(
         return inode.blocks[number]
     if number in inode.inflight:
         return inode.inflight[number]
-    digest, limit = _extents(view, inode).block_source(inode.content, number, inode.base_size)
+    digest, limit = seen_extents(view, inode).block_source(inode.content, number, inode.base_size)
     if digest is None:
         return _base_block(view, inode.content, inode.base_size, number)
     if not digest:
@@ -82,7 +82,7 @@ def _block(
     return data if limit >= len(data) else data[:limit]
 
 
-def _extents(view: View, inode: Inode) -> Snapshot:
+def seen_extents(view: View, inode: Inode) -> Snapshot:
     """Where the inode's extents are seen; a restore leaves orphans with an older lineage."""
     if inode.lineage is None:
         return view.snapshot
@@ -91,14 +91,29 @@ def _extents(view: View, inode: Inode) -> Snapshot:
 
 def _base_block(view: View, content: int, base_size: int, number: int) -> bytes | None:
     """A block of the base file. Raises PosixError(EIO) when the base lost it (contract 7)."""
+    fd = base_file(view, content)
+    if fd is None:
+        return None
+    start = number * BLOCK_SIZE
+    try:
+        return os.pread(fd, min(BLOCK_SIZE, base_size - start), start)
+    except OSError as error:
+        raise _unreadable(view, content, error) from None
+
+
+def base_file(view: View, content: int) -> int | None:
+    """A descriptor of the base file that blocks of a content without an extent come from, not the
+    caller's to close; None when there is none or it is sealed: then they are holes.
+
+    Raises PosixError(EIO) when the base lost it (contract 7).
+    """
     volume, importer = view.volume, view.volume.importer
     origin = importer.origin(content)
     if origin is None:
         return None
     if origin.state == records.ORIGIN_DONE and not importer.is_fresh(content):
-        return None  # sealed: what has no extent is a hole
+        return None
     # A content that is being sealed says ORIGIN_DONE before its blocks can be seen in the store.
-    start = number * BLOCK_SIZE
     path = importer.base_path(origin)
     entry = importer.base_entry(origin.parent, origin.name)
     if (
@@ -111,13 +126,20 @@ def _base_block(view: View, content: int, base_size: int, number: int) -> bytes 
         raise PosixError(errno.EIO)
     try:
         fd = volume.base.cached_file(content, path, recorded_fingerprint(entry))
-        if fd is None:
-            volume.external.lose(content)
-            raise PosixError(errno.EIO)
-        return os.pread(fd, min(BLOCK_SIZE, base_size - start), start)
     except OSError as error:
-        volume.problem("unreadable", path, f"cannot read the base: {error.strerror}")
-        raise PosixError(error.errno or errno.EIO) from None
+        raise _unreadable(view, content, error) from None
+    if fd is None:
+        volume.external.lose(content)
+        raise PosixError(errno.EIO)
+    return fd
+
+
+def _unreadable(view: View, content: int, error: OSError) -> PosixError:
+    importer = view.volume.importer
+    origin = importer.origin(content)
+    path = importer.base_path(origin) if origin is not None else b""
+    view.volume.problem("unreadable", path, f"cannot read the base: {error.strerror}")
+    return PosixError(error.errno or errno.EIO)
 
 
 def open_file(view: View, inode: Inode) -> bool:
@@ -178,7 +200,7 @@ def _write_block(
         view.dirty_bytes += stop - (len(old) if old is not None else 0)
         blocks[number] = bytes(data)
         return
-    before = _block(view, inode, number, once=True)
+    before = block(view, inode, number, once=True)
     limit = min(BLOCK_SIZE, inode.size - number * BLOCK_SIZE)
     buffer = bytearray(before[:limit]) if before is not None and limit > 0 else bytearray()
     if start > len(buffer):
@@ -220,17 +242,19 @@ def _shorten(view: View, inode: Inode, size: int) -> None:
     keep, rest = divmod(size, BLOCK_SIZE)
     first = keep + 1 if rest else keep
     if rest:
-        block = _block(view, inode, keep)
-        if block is not None and len(block) > rest:
-            old = inode.blocks.get(keep)
-            inode.own_blocks()[keep] = bytes(block[:rest])
-            view.dirty_bytes += rest - (len(old) if old is not None else 0)
+        found = block(view, inode, keep)
+        if found is not None and len(found) > rest:
+            put_block(view, inode, keep, bytes(found[:rest]))
     last = (inode.size + BLOCK_SIZE - 1) // BLOCK_SIZE
     gone = {n for n in inode.blocks if n >= first} | {n for n in inode.inflight if n >= first}
-    gone.update(n for n, _ in _extents(view, inode).extents(inode.content, first) if n < last)
+    gone.update(n for n, _ in seen_extents(view, inode).extents(inode.content, first) if n < last)
     for number in gone:
-        old = inode.blocks.get(number)
-        if old is not None:
-            view.dirty_bytes -= len(old)
-        inode.own_blocks()[number] = None
+        put_block(view, inode, number, None)
     inode.base_size = min(inode.base_size, size)
+
+
+def put_block(view: View, inode: Inode, number: int, data: bytes | None) -> None:
+    """Take the place of a block; None is a hole. The caller marks the inode."""
+    old = inode.blocks.get(number)
+    view.dirty_bytes += (len(data) if data is not None else 0) - (len(old) if old else 0)
+    inode.own_blocks()[number] = data

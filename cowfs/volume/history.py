@@ -331,6 +331,7 @@ def _reload(view: View, touched: Touched, before: Lineage) -> Invalidation:
     and what is written to it never enters the tree (contract 3).
     """
     stray = Lineage((*before.ranges, (view.head, MAX_EPOCH)))
+    view.unnamed.clear()
     for inode in view.orphans.values():
         if inode.lineage is None:
             inode.lineage = stray

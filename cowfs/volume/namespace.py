@@ -12,6 +12,7 @@ import stat
 
 from cowfs.format import records
 from cowfs.types import NAME_MAX
+from cowfs.volume import unnamed
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError, now
 from cowfs.volume.view import View
@@ -114,17 +115,20 @@ def create(
 
 
 def link(view: View, ino: int, parent: int, name: bytes) -> Inode:
-    """Another name for a file. Raises PosixError (EPERM, EEXIST, ENOENT, EMLINK)."""
+    """Another name for a file, or the first one of a file that was made without. Raises PosixError
+    (EPERM, EEXIST, ENOENT, EMLINK)."""
     inode = view.inode(ino)
     if inode.is_dir:
         raise PosixError(errno.EPERM)
-    if inode.orphan_epoch:
+    if inode.orphan_epoch and ino not in view.unnamed:
         raise PosixError(errno.ENOENT)
     if inode.nlink >= LINK_MAX:
         raise PosixError(errno.EMLINK)
     directory = _room_for(view, parent, name)
     view.begin()
     moment = now()
+    if inode.orphan_epoch:
+        unnamed.enter(view, inode)
     view.add_name(directory, name, inode)
     inode.nlink += 1
     inode.ctime = moment

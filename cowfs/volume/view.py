@@ -44,6 +44,7 @@ class View:
     gone: those of which the store may still show a version, since the commit is not there yet.
     dropped: (content, epoch) to drop with the next group.
     orphans: inodes without a name that something still holds.
+    unnamed: those of them that never had one and may get one (volume/unnamed.py).
     damaged: inodes that names lead to and whose records cannot be read.
     editing: a long operation holds inode objects; none may leave the cache.
     former: (directory, name) to the content, or the directory, that lost this name last, and
@@ -70,6 +71,7 @@ class View:
         self.gone: set[int] = set()
         self.dropped: list[tuple[int, int]] = []
         self.orphans: dict[int, Inode] = {}
+        self.unnamed: set[int] = set()
         self.damaged: dict[int, Inode] = {}
         self.created: set[int] = set()
         self.touched: set[int] = set()
@@ -348,6 +350,7 @@ class View:
         self.discard_blocks(inode)
         self.forget_orphan(inode)
         self.orphans.pop(inode.ino, None)
+        self.unnamed.discard(inode.ino)
         self.inodes.pop(inode.ino, None)
 
     def revive(self, inode: Inode) -> None:
