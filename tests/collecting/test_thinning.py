@@ -742,6 +742,25 @@ def test_a_checkpoint_that_does_not_say_so(thinned: tuple[Rig, CheckpointRecord]
     assert look(rig, one.epoch)[b"target/out"].content == THINNED
 
 
+def test_a_checkpoint_that_says_so_in_vain(rig: Rig) -> None:
+    """It has all contents; that others are thinned does not matter."""
+    rig.create(b"target/out", b"first")
+    one = rig.checkpoint()
+    rig.save(b"target/out", b"second")
+    two = rig.checkpoint()
+    rig.save(b"target/out", b"third")
+    rig.checkpoint()
+    assert thin(rig, [one]).thinned == {one.epoch}
+    record = msgspec.structs.replace(stored(rig, two), thinned=("target",))
+    spoil(rig, "checkpoint", {two.id.encode(): records.encode(record)})
+    assert problems(rig) == {"checkpoint-thinned": (two.id,)}
+    mend(rig)
+    assert stored(rig, two).thinned == ()
+    assert stored(rig, one).thinned == ("target", "node_modules")
+    assert contents(look(rig, one.epoch)) == {b"target/out": THINNED}
+    assert contents(look(rig, two.epoch)) == {b"target/out": b"second"}
+
+
 def test_a_checkpoint_whose_record_is_gone(thinned: tuple[Rig, CheckpointRecord]) -> None:
     rig, one = thinned
     rig.check = False
@@ -769,6 +788,7 @@ def test_what_should_never_have_been_thinned(rig: Rig, shown_by: str) -> None:
     spoil(rig, "extent", dict.fromkeys(extents, records.EXTENT_THINNED))
     assert "extent-thinned" in problems(rig)
     mend(rig)
+    assert stored(rig, one).thinned == (), "it has nothing that was thinned"
     with read(rig) as workspace:
         node, pieces = read_file(workspace, workspace.point(one.id), b"src/main")
         with pytest.raises(CowfsError):

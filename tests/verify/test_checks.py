@@ -300,6 +300,21 @@ def extent_that_is_thinned_and_nobody_says_so(hands: Hands) -> None:
     give_up(hands, "src/main", 2)
 
 
+@case("checkpoint-thinned", "checkpoint", "", ("two",))
+def checkpoint_that_says_it_is_thinned_and_is_not(hands: Hands) -> None:
+    key = _checkpoint_of(hands, 2)
+    hands.change_record("checkpoint", key, CheckpointRecord, thinned=("src",))
+
+
+@case("checkpoint-thinned", "checkpoint", "", ("one",))
+def checkpoint_of_which_others_show_what_was_thinned(hands: Hands) -> None:
+    """`two` and `lost` are thinned and say so."""
+    give_up(hands, "src/main", 2)
+    for epoch in (1, 2, 3):
+        key = _checkpoint_of(hands, epoch)
+        hands.change_record("checkpoint", key, CheckpointRecord, thinned=("src",))
+
+
 @case("change-missing", "extent", "block 0", ("now",), ("src/alias", "src/main"))
 def extent_of_an_epoch_that_did_not_touch_its_inode(hands: Hands) -> None:
     _, digest = hands.extent("src/main", 0, 1)

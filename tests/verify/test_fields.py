@@ -112,7 +112,7 @@ UNTOLD = {
     "checkpoint.kind": "when it becomes another known one",
     "checkpoint.git": "when it is possible",
     "checkpoint.pinned": "when it becomes the other one",
-    "checkpoint.thinned": "of one that has all contents",
+    "checkpoint.thinned": "of one that is thinned, when a pattern is added",
     "checkpoint.note": "",
     "operation.kind": "when it becomes another known one",
     "branch.undo": "when it becomes another checkpoint",
@@ -182,6 +182,7 @@ UNTOLD = {
 
 FOUND_ELSEWHERE = {"branch.undo", "branch.redo", "branch.applied", "checkpoint.kind"} | {
     "checkpoint.pinned",
+    "checkpoint.thinned",
     "operation.kind",
     "inode.mode",
     "inode.nlink",

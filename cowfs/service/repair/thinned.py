@@ -1,8 +1,11 @@
-"""Extents that were given up, in states that do not say so.
+"""Extents that were given up, in states that do not say so; and checkpoints that say it in vain.
 
 A checkpoint whose record was made anew does not know that it was thinned: it is told again, of any
 path, since of which ones nothing tells. What else shows such an extent lost the block: as with any
 block that is lost, reading it is an error, and it is never taken for thinned.
+
+A checkpoint that says that it is thinned, and has all contents or lost them otherwise, says so no
+more.
 
 Threading: owned by the thread that repairs.
 """
@@ -20,8 +23,8 @@ _ANY_PATH = ("*",)
 
 
 def mend_thinned(bench: Bench) -> bool:
-    """Repair what `extent-thinned` reports; whether anything was done."""
-    if "extent-thinned" not in bench.checks:
+    """Repair what `extent-thinned` and `checkpoint-thinned` report; whether anything was done."""
+    if not bench.checks & {"extent-thinned", "checkpoint-thinned"}:
         return False
     checkpoints = {record.epoch: record for record in bench.scan.history.checkpoints}
     present = {*bench.scan.history.heads, *bench.scan.history.applied}
@@ -38,7 +41,16 @@ def mend_thinned(bench: Bench) -> bool:
         else:
             told |= unsaid
     for epoch in sorted(told):
-        record = msgspec.structs.replace(checkpoints[epoch], thinned=_ANY_PATH)
-        bench.put("checkpoint", record.id.encode(), records.encode(record))
-        bench.did(REBUILT, "checkpoint", record.id, "it shows contents that were thinned")
+        _say(bench, checkpoints[epoch], _ANY_PATH, "it shows contents that were thinned")
+    if "checkpoint-thinned" in bench.checks:
+        for record in thinned.unfounded():
+            _say(bench, record, (), "nothing that it shows was thinned")
     return bench.apply()
+
+
+def _say(
+    bench: Bench, record: records.CheckpointRecord, patterns: tuple[str, ...], detail: str
+) -> None:
+    record = msgspec.structs.replace(record, thinned=patterns)
+    bench.put("checkpoint", record.id.encode(), records.encode(record))
+    bench.did(REBUILT, "checkpoint", record.id, detail)

@@ -139,4 +139,9 @@ def _passes(scan: Scan, blocks: Blocks) -> list[_Pass]:
         step("unused", history | names | {"extent", "block", "orphan"}, blocks.unused),
         step("checksums", set(), lambda: report_checksums(scan)),
         step("sums", {"meta"}, lambda: report_sums(scan)),
+        step(
+            "thinned",
+            history | names | {"extent", "block", "orphan", "checkpoint"},
+            blocks.thinned.report_unfounded,
+        ),
     ]

@@ -43,13 +43,14 @@ class Bad:
 class Blocks:
     """The passes over the tables `block` and `extent`, in the order scrub, extents, unused.
 
-    bad: what cannot be read, by hash. A delta shares the entry of its damaged reference.
+    bad: what cannot be read, by hash. A delta shares the entry of its damaged reference. thinned:
+    what `extents` learns of extents that were given up.
     """
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._used = Marks()
-        self._thinned = Thinned(scan)
+        self.thinned = Thinned(scan)
         self.bad: dict[bytes, Bad] = {}
         self._references: OrderedDict[bytes, bytes] = OrderedDict()
         self._parts = Parts()
@@ -201,7 +202,7 @@ class Blocks:
         if ownerless:
             detail = f"{ownerless} contents belong to no inode; reclaimable"
             scan.problem("leftover", "extent", "", detail, severity=NOTE)
-        self._thinned.finish()
+        self.thinned.finish()
         for bad in dict.fromkeys(self.bad.values()):
             self._report(bad)
 
@@ -226,7 +227,7 @@ class Blocks:
         if epoch and owner:
             self._changed(thing, content, epoch, owner)
         if digest == records.EXTENT_THINNED:
-            self._thinned.look(content, number, epoch, owner)
+            self.thinned.look(content, number, epoch, owner)
         if len(digest) != codec.HASH_SIZE:
             return
         self._used.add(digest)

@@ -1,5 +1,5 @@
 """Checks of extents that were given up: only checkpoints that say so show them, and only in
-volatile paths.
+volatile paths; and those that say so show some.
 
 Threading: owned by the thread that verifies.
 """
@@ -17,6 +17,8 @@ from cowfs.service.volatile import Places
 from cowfs.tree.keeping import Kept
 
 _CHECK = "extent-thinned"
+_TELLING = frozenset({"epoch", "inode", "dirent", "extent"})
+"""Tables that tell which states show an extent."""
 
 
 class Thinned:
@@ -27,7 +29,7 @@ class Thinned:
         self._kept: Kept | None = None
         self._marked: dict[tuple[str, ...], tuple[int, Places]] = {}
         self._content = -1
-        self._having = self._wrong = 0
+        self._having = self._wrong = self._shown = 0
         self._any = False
 
     def look(self, content: int, number: int, epoch: int, owner: int) -> None:
@@ -54,6 +56,7 @@ class Thinned:
         versions = self._scan.versions("extent", keys.extent_prefix(content, number))
         epochs = [e for e, _ in versions]
         showing = kept.seen(epochs)[epochs.index(epoch)] & self._having
+        self._shown |= showing
         told = 0
         for states, _ in self._marked.values():
             told |= states
@@ -71,6 +74,29 @@ class Thinned:
         if self._any and record is not None and not record.incompatible & version.THINNED:
             detail = "it does not say that there are thinned extents"
             scan.problem("format", "meta", "format", detail)
+
+    def unfounded(self) -> list[records.CheckpointRecord]:
+        """The checkpoints that say that they are thinned and are not: they show no such extent. To
+        be asked when all were judged."""
+        saying = [record for record in self._scan.history.checkpoints if record.thinned]
+        if not saying:
+            return []
+        kept = self._states()
+        states = [(record, kept.state(record.epoch)) for record in saying]
+        return [record for record, state in states if state and not state & self._shown]
+
+    def report_unfounded(self) -> None:
+        """Report them, where nothing else is wrong that would hide such an extent. The last of the
+        checks: now that is known."""
+        scan = self._scan
+        hurt = {problem.table for problem in scan.report.problems} | {t for t, _ in scan.falsified}
+        if hurt & _TELLING:
+            return
+        for record in self.unfounded():
+            detail = "it says that it is thinned, and shows nothing that was given up"
+            scan.problem(
+                "checkpoint-thinned", "checkpoint", record.id, detail, checkpoints=[record.id]
+            )
 
     def _states(self) -> Kept:
         if self._kept is not None:
