@@ -77,17 +77,30 @@ def _stand_by(pipe: int, daemon: int, restart: Callable[[], None] | None) -> Non
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1, 0, 0, 0)
     _keep_only(pipe)
     os.chdir("/")
-    while signal.sigtimedwait({signal.SIGUSR1}, _LOOK_SECONDS) is None:
-        if os.getppid() != daemon or is_exiting(daemon):
-            break
-    heard, ended = _hear(pipe, _GRACE_SECONDS)
-    if not ended and heard:
+    heard, ended = b"", False
+    # What it returns is not asked for: that it was called is the time to look. Where this process
+    # was stopped or frozen past the time limit, Python returns as if a signal had come.
+    while not _is_over(daemon, heard, ended):
+        signal.sigtimedwait({signal.SIGUSR1}, _LOOK_SECONDS)
+        more, ended = _hear(pipe, 0)
+        heard += more
+    if not ended:
+        more, ended = _hear(pipe, _GRACE_SECONDS)
+        heard += more
+    if not ended and heard and not heard.endswith(_DISMISSED):
         _in_a_child(lambda: abort(int(heard)))
         more, ended = _hear(pipe, _END_SECONDS)
         heard += more
     if restart is not None and ended and heard and not heard.endswith(_DISMISSED):
         _forget_signals()
         restart()
+
+
+def _is_over(daemon: int, heard: bytes, ended: bool) -> bool:
+    """Whether the daemon is gone, is about to be, or has said that it ends in order."""
+    if ended or heard.endswith(_DISMISSED):
+        return True
+    return os.getppid() != daemon or is_exiting(daemon)
 
 
 def is_exiting(pid: int) -> bool:
