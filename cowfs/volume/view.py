@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from cowfs.errors import DamagedRecordError
 from cowfs.format import keys, records
 from cowfs.store.env import LmdbError
-from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import ROOT_INO
-from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
+from cowfs.volume.inode import NO_BLOCKS, Inode
 from cowfs.volume.posix import PosixError
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ class View:
     dropped: (content, epoch) to drop with the next group.
     orphans: inodes without a name that something still holds.
     unnamed: those of them that never had one and may get one (volume/unnamed.py).
+    began: those that got their first name in the open epoch, to the epoch before it since which
+        there is content of them.
     damaged: inodes that names lead to and whose records cannot be read.
     editing: a long operation holds inode objects; none may leave the cache.
     former: (directory, name) to the content, or the directory, that lost this name last, and
@@ -72,6 +73,7 @@ class View:
         self.dropped: list[tuple[int, int]] = []
         self.orphans: dict[int, Inode] = {}
         self.unnamed: set[int] = set()
+        self.began: dict[int, int] = {}
         self.damaged: dict[int, Inode] = {}
         self.created: set[int] = set()
         self.touched: set[int] = set()
@@ -317,7 +319,7 @@ class View:
     def remove_inode(self, inode: Inode) -> None:
         """The last name is gone. The object stays for the kernel's references and handles."""
         inode.nlink = 0
-        inode.orphan_epoch = self.head
+        inode.orphan_epoch = self.began.get(inode.ino, self.head)
         self.orphans[inode.ino] = inode
         if inode.ino in self.created:
             self.created.discard(inode.ino)
@@ -389,7 +391,7 @@ class View:
         elif inode.idle:
             self.inodes.pop(inode.ino, None)
 
-    # -- transaction groups -----------------------------------------------------------------
+    # -- what there is to commit (freezing.py) ----------------------------------------------
 
     @property
     def dirty(self) -> bool:
@@ -399,91 +401,6 @@ class View:
     def changes(self) -> int:
         """Another number whenever the open epoch was changed. For any thread."""
         return self.frozen - self.entered + len(self.changed) + len(self.names)
-
-    def freeze(
-        self, group: TransactionGroup, pinned: list[Inode]
-    ) -> dict[Inode, dict[int, Buffer | None]]:
-        """Move everything uncommitted into `group`; returns the frozen blocks by inode.
-
-        The inodes that must stay in memory until the commit are added to `pinned`.
-        """
-        epoch = self.head
-        frozen: dict[Inode, dict[int, Buffer | None]] = {}
-        inode_rows, change_rows = [], []
-        for inode in self.changed:
-            inode.dirty = False
-            if inode.orphan_epoch:
-                if inode.blocks and inode.ino in self.inodes:
-                    self._record_orphan(group, inode)
-                    frozen[inode] = _freeze_blocks(inode, group, epoch)
-                    inode.pending += 1
-                    pinned.append(inode)
-                continue
-            ino = inode.ino
-            inode_rows.append((keys.inode_key(ino, epoch), inode.pack()))
-            change_rows.append((keys.change_inode_key(epoch, ino), b""))
-            if ino not in self.created and not inode.is_dir:
-                self.touched.add(ino)
-            if inode.blocks:
-                frozen[inode] = _freeze_blocks(inode, group, epoch)
-            inode.pending += 1
-            pinned.append(inode)
-        self.frozen += len(self.changed) + len(self.names)
-        self.changed = []
-        self.dirty_bytes = 0
-        if inode_rows:
-            group.puts.setdefault("inode", []).extend(inode_rows)
-        self._freeze_names(group, change_rows, epoch)
-        for (ino, name), value in self.xattrs.items():
-            if value is None:
-                group.removals.append(("xattr", keys.xattr_prefix(ino, name), None))
-            else:
-                group.put("xattr", keys.xattr_key(ino, name, epoch), b"\1" + value)
-        self.xattrs = {}
-        for ino, inode in self.removed.items():
-            group.removals.append(("inode", keys.pack_id(ino), keys.change_inode_key(epoch, ino)))
-            if inode.is_file and ino in self.inodes:
-                self._record_orphan(group, inode)
-        self.removed = {}
-        if recorded := {key for key, _ in group.puts.get("orphan", ())}:
-            # Those had got a name back since the last group, and lost it again.
-            deletes = group.deletes
-            group.deletes = [d for d in deletes if d[0] != "orphan" or d[1] not in recorded]
-        group.dropped.extend(self.dropped)
-        self.dropped = []
-        if change_rows:
-            group.puts.setdefault("change", []).extend(change_rows)
-        return frozen
-
-    def _record_orphan(self, group: TransactionGroup, inode: Inode) -> None:
-        """After a crash the next start drops what this inode wrote without a name."""
-        self.volume.orphans.add(inode.ino)
-        place = keys.extent_prefix(inode.content, inode.orphan_epoch)
-        group.put("orphan", keys.pack_id(inode.ino), place)
-
-    def _freeze_names(
-        self, group: TransactionGroup, change_rows: list[tuple[bytes, bytes]], epoch: int
-    ) -> None:
-        rows = []
-        for (parent, name), packed in self.names.items():
-            change = keys.change_dirent_key(epoch, parent, name)
-            if packed:
-                value = records.pack_dirent(packed >> 4, packed & 15)
-                rows.append((keys.dirent_key(parent, name, epoch), value))
-                change_rows.append((change, b""))
-            else:
-                group.removals.append(("dirent", keys.dirent_prefix(parent, name), change))
-        if rows:
-            group.puts.setdefault("dirent", []).extend(rows)
-        rows = []
-        for (ino, parent, name), kind in self.links.items():
-            if kind:
-                rows.append((keys.link_key(ino, parent, name, epoch), bytes((kind,))))
-            else:
-                group.removals.append(("link", keys.link_prefix(ino, parent, name), None))
-        if rows:
-            group.puts.setdefault("link", []).extend(rows)
-        self.names, self.links = {}, {}
 
     def count_replacement(self, inode: Inode, old: Inode) -> None:
         """A new file renamed over an old one, as editors save, is one that was modified."""
@@ -500,16 +417,3 @@ class View:
         }
         modified = len(touched | pending) if pending else len(touched)
         return records.Counts(len(self.created), modified, len(self.deleted))
-
-
-def _freeze_blocks(inode: Inode, group: TransactionGroup, epoch: int) -> dict[int, Buffer | None]:
-    """Hand the changed blocks to the group; they are not modified in place any more."""
-    blocks, content, reference = inode.blocks, inode.content, inode.reference
-    for number, data in blocks.items():
-        group.blocks.append((content, number, data, reference, epoch))
-        if data is not None:
-            group.size += len(data)
-    inode.inflight = {**inode.inflight, **blocks} if inode.inflight else blocks
-    inode.blocks = NO_BLOCKS
-    inode.reference = 0
-    return blocks

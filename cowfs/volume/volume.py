@@ -27,6 +27,7 @@ from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.browsing import Visits
 from cowfs.volume.external import External
+from cowfs.volume.freezing import freeze
 from cowfs.volume.git_state import Elsewhere
 from cowfs.volume.importing import Importer, root_records
 from cowfs.volume.inode import NO_BLOCKS, Buffer, Inode
@@ -238,7 +239,7 @@ class Volume:
         group.epoch, group.lineage = view.head, view.lineage
         self._extra = TransactionGroup(0, view.lineage)
         self._extra_pinned = []
-        frozen = view.freeze(group, pinned)
+        frozen = freeze(view, group, pinned)
         self.audit.freeze(group)
         self._put_counters(group)
         self._waiting.append((group, pinned, frozen))
