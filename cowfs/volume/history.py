@@ -318,7 +318,7 @@ def _enter(view: View, lineage: Lineage) -> None:
     """The view continues in a new epoch."""
     view.lineage = lineage
     view.damaged = {}
-    view.created, view.touched, view.deleted = set(), set(), set()
+    view.created, view.touched, view.deleted, view.began = set(), set(), set(), {}
     view.entered = view.frozen
     view.refresh()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import stat
 
 from cowfs.format import keys, records
-from cowfs.volume.inode import NO_BLOCKS, Inode
+from cowfs.volume.inode import Inode
 from cowfs.volume.posix import now
 from cowfs.volume.view import View
 
@@ -39,7 +39,7 @@ def create(view: View, parent: int, mode: int, uid: int, gid: int) -> Inode:
 def enter(view: View, inode: Inode) -> None:
     """One of `View.unnamed` is about to get a name."""
     if inode.orphan_epoch != view.head:
-        _bring_content(view, inode)
+        view.began[inode.ino] = inode.orphan_epoch
     view.unnamed.discard(inode.ino)
     view.orphans.pop(inode.ino, None)
     if inode.ino in view.volume.orphans:
@@ -50,20 +50,3 @@ def enter(view: View, inode: Inode) -> None:
     for name, value in (inode.xattrs or {}).items():
         view.xattrs[(inode.ino, name)] = value
     view.mark(inode)
-
-
-def _bring_content(view: View, inode: Inode) -> None:
-    """What was written in epochs that are sealed, which have no such file, goes into this one."""
-    old, content, volume = inode.content, view.volume.take_id(), view.volume
-    memory = {**inode.inflight, **inode.blocks}
-    for number, digest in view.snapshot.extents(old):
-        if digest and number not in memory:
-            volume.extra.put("extent", keys.extent_key(content, number, view.head), digest)
-    view.discard_blocks(inode)
-    inode.inflight = NO_BLOCKS
-    for number, block in memory.items():
-        if block is not None:
-            inode.own_blocks()[number] = bytes(block)
-            view.dirty_bytes += len(block)
-    view.dropped.append((old, inode.orphan_epoch))
-    inode.content = content
