@@ -11,7 +11,7 @@ from pathlib import Path
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes
 from cowfs.volume.posix import PosixError
-from tests.support.volumes import Rig
+from tests.support.volumes import Rig, usable
 
 _SIZES = (0, 1, 100, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE)
 
@@ -88,6 +88,8 @@ class Worker:
         if path != b"none":
             inode = self._rig.at(path)
             mode = stat.S_IFMT(inode.mode) | self._rng.choice((0o600, 0o644, 0o755))
+            if inode.is_dir:
+                mode = usable(mode)
             attributes.set_attributes(
                 self._rig.view, inode, mode=mode, mtime=self._rng.randrange(9)
             )

@@ -30,7 +30,16 @@ DIRECTORY = stat.S_IFDIR | 0o755
 START = "0123456789ab"
 """Id of the checkpoint of epoch 0."""
 
+OTHER = (5, 6) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+"""An owner (uid, gid) to give a thing to that is applied to a directory: who is not root can give
+away nothing there."""
+
 AUTHOR = Author(1000, "tester", 1, "test")
+
+
+def usable(mode: int) -> int:
+    """A mode of a directory with which whoever runs the test can still look into it."""
+    return mode if os.geteuid() == 0 else mode | stat.S_IRWXU
 
 
 class Facts(NamedTuple):
@@ -225,22 +234,26 @@ class Rig:
         content: bytes = b"",
         *,
         mode: int = FILE,
-        uid: int = 0,
-        gid: int = 0,
+        uid: int | None = None,
+        gid: int | None = None,
         rdev: int = 0,
     ) -> Inode:
+        """Of whoever runs the test, unless an owner is named: nobody else can give things away."""
         parent, name = self.place(path)
+        uid = os.geteuid() if uid is None else uid
+        gid = os.getegid() if gid is None else gid
         inode = namespace.create(self.view, parent, name, mode, uid, gid, rdev=rdev)
         if content:
             data.write(self.view, inode, 0, content)
         return inode
 
-    def mkdir(self, path: bytes, mode: int = 0o755, gid: int = 0) -> Inode:
+    def mkdir(self, path: bytes, mode: int = 0o755, gid: int | None = None) -> Inode:
         return self.create(path, mode=stat.S_IFDIR | mode, gid=gid)
 
     def symlink(self, target: bytes, path: bytes) -> Inode:
         parent, name = self.place(path)
-        return namespace.create(self.view, parent, name, stat.S_IFLNK | 0o777, 0, 0, target=target)
+        mode, uid, gid = stat.S_IFLNK | 0o777, os.geteuid(), os.getegid()
+        return namespace.create(self.view, parent, name, mode, uid, gid, target=target)
 
     def link(self, path: bytes, new: bytes) -> Inode:
         return namespace.link(self.view, self.at(path).ino, *self.place(new))
@@ -388,10 +401,12 @@ __all__ = [
     "AUTHOR",
     "DIRECTORY",
     "FILE",
+    "OTHER",
     "START",
     "CowfsError",
     "Facts",
     "Handle",
     "Rig",
     "errno_of",
+    "usable",
 ]

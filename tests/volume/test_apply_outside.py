@@ -17,7 +17,7 @@ from cowfs.volume import attributes
 from cowfs.volume.base import STAGING
 from tests.support.listing import listing
 from tests.support.racing import Outside, swapping
-from tests.support.volumes import START, Rig
+from tests.support.volumes import OTHER, START, Rig
 from tests.volume.test_apply import base_tree, check, run, shown
 
 OpenRig = Callable[[], Rig]
@@ -51,7 +51,7 @@ def change(rig: Rig, top: bytes = b"d/") -> None:
     rig.save(top + b"replaced", b"other content")
     rig.unlink(top + b"deleted")
     rig.chmod(top + b"chmod", 0o604)
-    attributes.set_attributes(rig.view, rig.at(top + b"chown"), uid=1, gid=1)
+    attributes.set_attributes(rig.view, rig.at(top + b"chown"), uid=OTHER[0], gid=OTHER[1])
     attributes.set_attributes(rig.view, rig.at(top + b"times"), atime=5, mtime=5)
     rig.setxattr(top + b"xattr", b"user.comes", b"2")
     attributes.remove_xattr(rig.view, rig.at(top + b"xattr"), b"user.goes")

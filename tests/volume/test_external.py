@@ -19,7 +19,7 @@ from cowfs.service.selectors import all_checkpoints
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, posix, sealing
 from tests.support.steps import Worker
-from tests.support.volumes import AUTHOR, START, Facts, Rig, errno_of
+from tests.support.volumes import AUTHOR, START, Facts, Rig, errno_of, usable
 from tests.volume.test_history import fill_base
 
 B = BLOCK_SIZE
@@ -659,7 +659,8 @@ def change_outside(base: Path, rng: random.Random) -> None:
         elif what == "link":
             os.link(path, new, follow_symlinks=False)
         elif what == "chmod" and not path.is_symlink():
-            path.chmod(rng.choice([0o600, 0o755]))
+            mode = rng.choice([0o600, 0o755])
+            path.chmod(usable(mode) if path.is_dir() else mode)
     except OSError:
         (base / "tmp").unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ from cowfs.service.selectors import all_checkpoints
 from cowfs.store.group import TransactionGroup
 from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, data
-from tests.support.volumes import START, Facts, Rig
+from tests.support.volumes import OTHER, START, Facts, Rig
 
 B = BLOCK_SIZE
 
@@ -44,7 +44,8 @@ def change_everything(rig: Rig) -> None:
     rig.unlink(b"fifo")
     rig.chmod(b"e", 0o700)
     rig.setxattr(b"d/f", b"user.a", b"1")
-    attributes.set_attributes(rig.view, rig.at(b"link"), uid=5, gid=6, atime=1, mtime=2)
+    uid, gid = OTHER
+    attributes.set_attributes(rig.view, rig.at(b"link"), uid=uid, gid=gid, atime=1, mtime=2)
 
 
 def ruin(rig: Rig) -> None:
