@@ -22,7 +22,7 @@ class Node:
     """A file, directory or special file. Lives as long as somebody refers to it, named or not.
 
     number: identity within the model. times: (atime, mtime) where a call has set them, else None.
-    children: of a directory, name to node.
+    children: of a directory, name to node. unnamed: it never had a name, and may get one.
     """
 
     number: int
@@ -37,6 +37,7 @@ class Node:
     children: dict[bytes, Node] = field(default_factory=dict)
     parent: Node | None = None
     times: tuple[int, int] | None = None
+    unnamed: bool = False
 
     @property
     def is_dir(self) -> bool:
@@ -76,6 +77,7 @@ class Model:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
+        self._unnamed: list[Node] = []
         self.root = self.new(stat.S_IFDIR | 0o755, 0, 0)
         self.root.nlink = 2
 
@@ -144,12 +146,22 @@ class Model:
         parent.times = None
         return node
 
+    def create_unnamed(self, parent: Node, mode: int, uid: int = 0, gid: int = 0) -> Node:
+        """open(O_TMPFILE)."""
+        node = self.new(mode, uid, gid)
+        node.nlink, node.unnamed = 0, True
+        if parent.mode & stat.S_ISGID:
+            node.gid = parent.gid
+        self._unnamed.append(node)
+        return node
+
     def link(self, node: Node, parent: Node, name: bytes) -> None:
         if node.is_dir:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-        if not node.nlink:
+        if not node.nlink and not node.unnamed:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         self._room(parent, name)
+        node.unnamed = False
         parent.children[name] = node
         parent.times = None
         node.nlink += 1
@@ -254,6 +266,15 @@ class Model:
         else:
             node.data.extend(bytes(size - len(node.data)))
 
+    def allocate(self, node: Node, offset: int, length: int, *, keep: bool, zero: bool) -> None:
+        """fallocate(2): KEEP_SIZE, and ZERO_RANGE or PUNCH_HOLE."""
+        end = offset + length
+        if zero:
+            stop = min(end, len(node.data))
+            node.data[offset:stop] = bytes(max(stop - offset, 0))
+        if not keep and end > len(node.data):
+            node.data.extend(bytes(end - len(node.data)))
+
     def chmod(self, node: Node, mode: int) -> None:
         node.mode = node.mode & ~0o7777 | mode & 0o7777
 
@@ -272,8 +293,11 @@ class Model:
         """Show an image again (contract 3 of cowfs).
 
         Nodes that it has are as they were, also those that somebody holds unlinked; nodes that it
-        has not lose their names and live on for whoever holds them.
+        has not lose their names and live on for whoever holds them. What has no name yet gets none.
         """
+        for node in self._unnamed:
+            node.unnamed = False
+        self._unnamed.clear()
         for node in self.reachable():
             if node.number not in image.nodes:
                 node.nlink = 0

@@ -16,7 +16,7 @@ from cowfs.service.checkpoint import checkpoint
 from cowfs.service.engine import LocalEngine
 from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
-from cowfs.volume import attributes, data, namespace
+from cowfs.volume import attributes, data, namespace, sparse, unnamed
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.history import Audience, Author, Invalidation, Swapped
 from cowfs.volume.inode import Inode
@@ -78,6 +78,9 @@ class Handle:
     def truncate(self, size: int) -> None:
         attributes.set_attributes(self._view, self.inode, size=size)
 
+    def allocate(self, mode: int, offset: int, length: int) -> None:
+        sparse.allocate(self._view, self.inode, mode, offset, length)
+
     def close(self) -> None:
         self.inode.handles -= 1
         self._view.release(self.inode)
@@ -119,6 +122,17 @@ def facts_of(view: View, inode: Inode) -> Facts:
         content,
         dict(attributes.xattrs(view, inode)),
     )
+
+
+def holes_of(view: View, inode: Inode) -> list[tuple[int, int]]:
+    """(start, end) of the holes of a file, as lseek(2) tells of them."""
+    holes, at = list[tuple[int, int]](), 0
+    while at < inode.size:
+        start, stop = sparse.hole(view, inode, at)
+        at = inode.size if stop is None else stop
+        if start < at:
+            holes.append((start, at))
+    return holes
 
 
 class Rig:
@@ -307,6 +321,18 @@ class Rig:
         if inode.is_file:
             data.open_file(self.view, inode)
         return Handle(self, inode)
+
+    def allocate(self, path: bytes, mode: int, offset: int, length: int) -> None:
+        """fallocate(2)."""
+        sparse.allocate(self.view, self.at(path), mode, offset, length)
+
+    def open_unnamed(self, directory: bytes = b"", mode: int = FILE, gid: int = 0) -> Handle:
+        """open(2) with O_TMPFILE."""
+        return Handle(self, unnamed.create(self.view, self.at(directory).ino, mode, 0, gid))
+
+    def holes(self, path: bytes) -> list[tuple[int, int]]:
+        """(start, end) of what lseek(2) says to be holes."""
+        return holes_of(self.view, self.at(path))
 
     def chmod(self, path: bytes, mode: int) -> None:
         attributes.set_attributes(self.view, self.at(path), mode=mode)

@@ -31,9 +31,10 @@ from cowfs.types import BLOCK_SIZE
 from cowfs.volume import attributes, namespace, sealing
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
+from cowfs.volume.sparse import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from tests.support.model import EXCHANGE, NOREPLACE, Image, Model, Node
 from tests.support.searching import EXAMPLES, WITHOUT_LIMIT, search
-from tests.support.volumes import START, Facts, Handle, Rig
+from tests.support.volumes import START, Facts, Handle, Rig, holes_of
 
 pytestmark = WITHOUT_LIMIT
 B = BLOCK_SIZE
@@ -48,6 +49,9 @@ offsets = st.sampled_from([0, 1, 3, B - 2, B - 1, B, B + 1, 2 * B - 1, 2 * B])
 sizes = st.sampled_from([0, 1, 5, B - 1, B, B + 1])
 modes = st.sampled_from([0o600, 0o644, 0o755, 0o2755, 0o4711])
 kinds = st.sampled_from([stat.S_IFDIR, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFIFO])
+allocations = st.sampled_from(
+    [0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE]
+)
 rarely = st.sampled_from([False] * 9 + [True])
 xattr_names = st.sampled_from([b"user.a", b"user.base"])
 
@@ -296,6 +300,17 @@ class VolumeMachine(RuleBasedStateMachine):
             self._truncate(path, down)
             self._truncate(path, up)
 
+    @rule(what=picks, mode=allocations, offset=offsets, size=sizes)
+    def allocate(self, what: int, mode: int, offset: int, size: int) -> None:
+        path = self.file(what)
+        if path and size:
+            self._allocate(self.node(path), mode, offset, size)
+            self.rig.allocate(path, mode, offset, size)
+
+    def _allocate(self, node: Node, mode: int, offset: int, size: int) -> None:
+        zero = bool(mode & (PUNCH_HOLE | ZERO_RANGE))
+        self.model.allocate(node, offset, size, keep=bool(mode & KEEP_SIZE), zero=zero)
+
     @rule(what=picks, size=sizes)
     def save(self, what: int, size: int) -> None:
         """Truncate to nothing, then write."""
@@ -355,9 +370,37 @@ class VolumeMachine(RuleBasedStateMachine):
                 self.model.write(node, 0, b"t" * size)
                 held.handle.write(0, b"t" * size)
 
-    def _hold(self, path: bytes, handle: bool) -> None:
+    @rule(where=picks, mode=modes, size=sizes)
+    def make_unnamed(self, where: int, mode: int, size: int) -> None:
+        """O_TMPFILE."""
+        above = self.directory(where)
+        self._make_room()
+        handle = self.rig.open_unnamed(above, stat.S_IFREG | mode, gid=2)
+        node = self.model.create_unnamed(self.node(above), stat.S_IFREG | mode, 0, 2)
+        self.model.write(node, 0, b"u" * size)
+        if size:
+            handle.write(0, b"u" * size)
+        self.held.append(Held(handle.inode, node, handle))
+
+    @precondition(lambda self: any(not held.node.nlink for held in self.held))
+    @rule(which=picks, where=picks, name=names)
+    def name_it(self, which: int, where: int, name: bytes) -> None:
+        """Give a name to a file that has none: possible if it was made without."""
+        found = [held for held in self.held if not held.node.nlink and not held.node.is_dir]
+        if found:
+            held, above = found[which % len(found)], self.directory(where)
+            parent, rig = self.node(above), self.rig
+            self.both(
+                lambda: self.model.link(held.node, parent, name),
+                lambda: namespace.link(rig.view, held.inode.ino, rig.at(above).ino, name),
+            )
+
+    def _make_room(self) -> None:
         if len(self.held) >= _MAX_HANDLES:
             self.let_go_of(self.held.pop(0))
+
+    def _hold(self, path: bytes, handle: bool) -> None:
+        self._make_room()
         if handle:
             opened = self.rig.open(path)
             self.held.append(Held(opened.inode, self.node(path), opened))
@@ -398,6 +441,14 @@ class VolumeMachine(RuleBasedStateMachine):
                 held.node.times = None
             self.model.truncate(held.node, size)
             held.handle.truncate(size)
+
+    @precondition(lambda self: self.held)
+    @rule(which=picks, mode=allocations, offset=offsets, size=sizes)
+    def allocate_handle(self, which: int, mode: int, offset: int, size: int) -> None:
+        held = self._open_file(which)
+        if held is not None and held.handle is not None and size:
+            self._allocate(held.node, mode, offset, size)
+            held.handle.allocate(mode, offset, size)
 
     # -- the store ------------------------------------------------------------------------------
 
@@ -566,6 +617,9 @@ def check_inode(rig: Rig, inode: Inode, node: Node) -> None:
     got = (facts.mode, facts.nlink, facts.uid, facts.gid, facts.xattrs)
     assert got == (node.mode, node.nlink, node.uid, node.gid, node.xattrs)
     assert facts.content == content
+    if node.is_file:
+        for start, end in holes_of(rig.view, inode):
+            assert not any(content[start:end])
     if not node.is_dir:
         assert facts.size == node.size
     if node.times is not None:
