@@ -32,12 +32,13 @@ _LIMIT_BYTES = 96 << 20
 
 class _Directory:
     """An open directory: the listing is taken when it is read from the start, or from somewhere
-    else when the kernel had kept what comes before."""
+    else when the kernel had kept what comes before. shares: what the kernel keeps."""
 
-    __slots__ = ("inode", "listing")
+    __slots__ = ("inode", "listing", "shares")
 
     def __init__(self, inode: Inode) -> None:
         self.inode = inode
+        self.shares = False
         self.listing: positions.Listing | None = None
 
 
@@ -47,6 +48,7 @@ class FileRequests(Serving):
     def __init__(self, volume: Volume, waiter: Waiter) -> None:
         super().__init__(volume, waiter)
         self._directories: dict[int, _Directory] = {}
+        self._unfinished: dict[int, _Directory] = {}
         self._next_directory = 1
 
     def handles(self) -> int:
@@ -192,11 +194,17 @@ class FileRequests(Serving):
     # -- directories ------------------------------------------------------------------------
 
     def opendir(self, ino: int) -> Answer:
+        """The kernel may use and keep a listing for one handle of a directory at a time, until that
+        is at the end. It looks whether names have changed only where a listing begins: a second
+        handle would go on, halfway, in what the first one had begun to read before they did."""
         inode = self._view.inode(ino)
         fh = self._next_directory
         self._next_directory = fh + 1
         inode.handles += 1
-        self._directories[fh] = _Directory(inode)
+        directory = self._directories[fh] = _Directory(inode)
+        if self._unfinished.setdefault(ino, directory) is not directory:
+            return wire.OPEN_OUT.pack(fh, wire.KEEP_CACHE, 0)
+        directory.shares = True
         return wire.OPEN_OUT.pack(fh, wire.KEEP_CACHE | wire.CACHE_DIR, 0)
 
     def readdir(self, fh: int, offset: int, size: int) -> Answer:
@@ -206,6 +214,8 @@ class FileRequests(Serving):
         entries = view.directory(inode.ino).entries if not inode.orphan_epoch else {}
         assert entries is not None
         listing = directory.listing
+        if offset == 0 and directory.shares:
+            self._unfinished.setdefault(inode.ino, directory)
         if offset == 0 or listing is None:
             listing = directory.listing = positions.in_order(list(entries.items()))
         reply = replies.Listing(size)
@@ -231,10 +241,18 @@ class FileRequests(Serving):
         answer = reply.reply()
         if not answer:  # the end: who starts again and gets here may have been told of newer names
             directory.listing = None
+            self._finish(directory)
         return answer
 
+    def _finish(self, directory: _Directory) -> None:
+        ino = directory.inode.ino
+        if self._unfinished.get(ino) is directory:
+            del self._unfinished[ino]
+
     def releasedir(self, fh: int) -> Answer:
-        inode = self._directories.pop(fh).inode
+        directory = self._directories.pop(fh)
+        self._finish(directory)
+        inode = directory.inode
         inode.handles -= 1
         self._view.release(inode)
         return None

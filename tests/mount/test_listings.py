@@ -197,6 +197,29 @@ def test_a_kept_listing_that_is_dropped_while_it_is_read(workspace: Mounted, lin
         assert set(os.listdir(top)) == right
 
 
+def test_two_listings_at_once_while_it_changes(workspace: Mounted) -> None:
+    """opendir(3) and what follows tell what was made before, also when another one, that was begun
+    earlier, is finished and kept by the kernel meanwhile."""
+    top = workspace.mountpoint / "d"
+    names = {os.fsencode(name) for name in fill(top, 500)}
+    with opened(top, os.O_RDONLY | os.O_DIRECTORY) as early:
+        parts, seen = by_parts(early), list[bytes]()
+        while len(seen) < len(names):
+            seen += next(parts)
+        last = seen[-1]
+        (top / os.fsdecode(last)).rename(top / "moved")
+        right = names - {last} | {b"moved"}
+        with opened(top, os.O_RDONLY | os.O_DIRECTORY) as late:
+            others = by_parts(late)
+            found = next(others)
+            assert list(parts) == []
+            found += [name for part in others for name in part]
+    assert set(seen) == names
+    assert len(found) == len(set(found))
+    assert set(found) == right
+    assert {os.fsencode(name) for name in os.listdir(top)} == right
+
+
 def test_a_listing_from_the_start_again(workspace: Mounted) -> None:
     """rewinddir(3): what was made before is told, also where the kernel kept the first part."""
     top = workspace.mountpoint / "d"
