@@ -73,7 +73,7 @@ class Deletions:
         if not self.files or volume.full or volume.writer.failure is not None:
             return
         try:
-            volume.external.settle()
+            volume.external.adoption.settle()
             if not self._has_unsaved(parent, name, fresh=fresh):
                 return
             if not self._operation.acquire(blocking=False):

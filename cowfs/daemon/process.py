@@ -260,7 +260,7 @@ class Daemon:
                 self._shrink()
             if ticks % _FLUSH_TICKS == 0 and self.loop.operations.writers():
                 self._flush_open_files()
-            external = self.volume.importer.complete and self.volume.external.adopting
+            external = self.volume.importer.complete and self.volume.external.adoption.adopting
             if dirty or external:
                 self.loop.post(self._quiesce)
             self.autosaver.tick(time.monotonic())
@@ -292,7 +292,7 @@ class Daemon:
 
     def _quiesce(self) -> None:
         if self.volume.importer.complete:
-            self.volume.external.settle()  # all that was changed outside has been found
+            self.volume.external.adoption.settle()  # all that was changed outside has been found
         self.volume.quiesce()
 
     def _wait_for_signal(self) -> None:

@@ -69,7 +69,7 @@ class Kernel:
         self._closed: SimpleQueue[int | frozenset[int] | str | None] = SimpleQueue()
         loop.operations.upkeep.on_closed = self._closed.put
         loop.volume.visits.let_go = self._closed.put
-        loop.volume.external.on_adopted = self._adopted
+        loop.volume.external.adoption.on_adopted = self._adopted
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
 

@@ -168,7 +168,7 @@ def _seal_head(engine: Engine, author: Author) -> int:
     volume = engine.volume
 
     def unchanged() -> int | None:
-        volume.external.settle()
+        volume.external.adoption.settle()
         return None if volume.epoch_changed else volume.open_epoch.parent
 
     epoch = engine.call(unchanged)

@@ -84,7 +84,7 @@ def unchanged(engine: Engine) -> records.CheckpointRecord | None:
 def _bring_in(engine: Engine) -> None:
     """Commit everything; what was changed outside gets its own checkpoint first."""
     engine.flush()
-    engine.call(engine.volume.external.settle)
+    engine.call(engine.volume.external.adoption.settle)
     commit(engine)
 
 

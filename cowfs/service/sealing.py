@@ -338,7 +338,7 @@ class _Run:
             except PosixError:
                 return True
             if now is not None and now == what:
-                self._volume.external.changed(view, what.content)
+                self._volume.external.files.changed(view, what.content)
                 return True
             return False
 

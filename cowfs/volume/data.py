@@ -129,7 +129,7 @@ def base_file(view: View, content: int) -> int | None:
     except OSError as error:
         raise _unreadable(view, content, error) from None
     if fd is None:
-        volume.external.lose(content)
+        volume.external.files.lose(content)
         raise PosixError(errno.EIO)
     return fd
 
@@ -149,7 +149,7 @@ def open_file(view: View, inode: Inode) -> bool:
     """
     if not inode.base_size or inode.orphan_epoch:
         return False
-    return view.volume.external.look_at_file(view, inode)
+    return view.volume.external.files.look_at_file(view, inode)
 
 
 def write(view: View, inode: Inode, offset: int, data: bytes | memoryview) -> int:

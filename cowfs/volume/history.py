@@ -136,7 +136,7 @@ def seal(
     Everything that returned before is in it. It is durable when its group is committed. context:
     the value of its record in the table `context`, b"" for none.
     """
-    volume.external.settle()
+    volume.external.adoption.settle()
     checkpoint, group, lineage = _advance(
         volume,
         author,
@@ -162,7 +162,7 @@ def rescue(
     operation: str,
 ) -> records.CheckpointRecord:
     """Seal the open epoch as a rescue checkpoint and go on in its child; `branch` as in `swap`."""
-    volume.external.settle()
+    volume.external.adoption.settle()
     view = volume.main
     checkpoint, _, lineage = _advance(
         volume, author, view.lineage, branch, operation, "rescue", "", "", target.id
@@ -188,7 +188,7 @@ def swap(
     volume shows and what it would show after a crash are never different histories.
     Raises StoreFullError, ThinnedError, and what the companion raises; nothing was changed then.
     """
-    volume.external.settle()
+    volume.external.adoption.settle()
     volume.sync()
     companion.check()
     refuse_thinned(volume, target)

@@ -5,7 +5,7 @@ which every lineage sees. Content is not read: a file's blocks come from the bas
 written or sealed. The table `base` keeps what lay under each name with a fingerprint; the table
 `origin` keeps where a directory or a content lies.
 
-What was changed there from outside since is the subject of external.py.
+What was changed there from outside since is the subject of external/.
 
 Threading: owned by the volume's thread.
 """

@@ -127,6 +127,6 @@ def seal(view: View, content: int) -> None:
         finally:
             os.close(fd)
     except (OSError, ChangedError):
-        volume.external.changed(view, content)
+        volume.external.files.changed(view, content)
         raise PosixError(errno.EIO) from None
     finish(view, content)

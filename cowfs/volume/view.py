@@ -257,9 +257,9 @@ class View:
 
     def begin(self) -> None:
         """The workspace is about to change something: not in an epoch of changes from outside."""
-        external = self.volume.external
-        if external.adopting:
-            external.settle()
+        adoption = self.volume.external.adoption
+        if adoption.adopting:
+            adoption.settle()
 
     def mark(self, inode: Inode) -> None:
         """The inode's record changed: write it with the next group."""

@@ -350,7 +350,7 @@ class Volume:
         """Commit and close everything. Raises StoreFullError when the last commit fails."""
         reached("close.begin")
         try:
-            self.external.settle()
+            self.external.adoption.settle()
             self.quiesce()
         finally:
             try:

@@ -32,7 +32,7 @@ class Life(Rig):
     def _healthy(self) -> None:
         if self.volume.problems:
             raise AssertionError(f"the workspace reports {list(self.volume.problems)}")
-        if self.volume.external.adopting:
+        if self.volume.external.adoption.adopting:
             raise AssertionError("something was adopted, and nobody changed the base")
 
     def found(self) -> Found:

@@ -531,4 +531,4 @@ def test_what_an_apply_did_to_the_top_is_not_taken_for_a_change_from_outside(
     shown = rig.tree()
     rig.reopen()
     assert rig.tree() == shown
-    assert not rig.volume.external.adopting
+    assert not rig.volume.external.adoption.adopting

@@ -13,12 +13,12 @@ from cowfs.format.audit import ATTRIBUTES
 from cowfs.store.snapshot import Snapshot
 from cowfs.types import ROOT_INO
 from cowfs.volume.base import BaseEntry
+from cowfs.volume.external.adoption import Adoption, joined
 from cowfs.volume.importing import ROOT_KEY, base_record
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError, storable
 
 if TYPE_CHECKING:
-    from cowfs.volume.external import External
     from cowfs.volume.view import View
     from cowfs.volume.volume import Volume
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Directories:
     """The part of `External` for them."""
 
-    def __init__(self, volume: Volume, external: External) -> None:
+    def __init__(self, volume: Volume, adoption: Adoption) -> None:
         self._volume = volume
         self._importer = volume.importer
-        self._external = external
+        self._adoption = adoption
 
     def adopt(
         self,
@@ -45,9 +45,7 @@ class Directories:
         if inode.entries.get(entry.name, 0) >> 4 == record.ino:
             child = view.inode(record.ino)
             as_seen = child.ctime == record.ctime
-            self._follow(
-                view, child, entry, path + b"/" + entry.name if path else entry.name, as_seen
-            )
+            self._follow(view, child, entry, joined(path, entry.name), as_seen)
 
     def adopt_top(self, view: View, root: Inode) -> None:
         """As `adopt`, of the base itself."""
@@ -96,15 +94,15 @@ class Directories:
         found = (st.st_mode, st.st_uid, st.st_gid, entry.xattrs)
         was = (old.mode, old.uid, old.gid, applied.xattrs(child.ino)) if old else None
         if shown != found and (as_seen or shown == was):
-            self._external.begin(view)
-            self._external.take_attributes(view, child, entry)
-            self._external.adopted(ATTRIBUTES, path, child, "attributes changed outside, adopted")
+            self._adoption.begin(view)
+            self._adoption.take_attributes(view, child, entry)
+            self._adoption.adopted(ATTRIBUTES, path, child, "attributes changed outside, adopted")
         elif shown != found != was:
             detail = "attributes changed outside; the workspace's stay"
             self._volume.problem("conflict", path, detail)
         mtime = storable(st.st_mtime_ns)
         if child.mtime != mtime and (as_seen or (old is not None and old.mtime == child.mtime)):
-            self._external.begin(view)
+            self._adoption.begin(view)
             child.mtime, child.ctime = mtime, storable(st.st_ctime_ns)
-            self._external.stale.add(child.ino)
+            self._adoption.stale.add(child.ino)
             view.mark(child)
