@@ -27,6 +27,7 @@ from cowfs.format.records import CheckpointRecord
 from cowfs.mount.operations import Operations
 from cowfs.service.apply import Applied
 from cowfs.service.engine import LocalEngine
+from cowfs.service.settings import SETTINGS, Setting
 from cowfs.volume.history import Author
 from tests.support.volumes import Rig
 
@@ -138,12 +139,12 @@ def test_every_field_is_in_the_protocol(volume: Rig, tmp_path: Path) -> None:
     assert Applied(0).to_json().keys() | {"dry_run"} == fields("### apply")
 
 
-# -- README.md ----------------------------------------------------------------------------------
+# -- README.md, guide.md, administration.md -----------------------------------------------------
 
 
 def examples() -> list[list[str]]:
-    """The words of each `cowfs` command line in the README's code blocks and tables."""
-    text = page("README.md")
+    """The words of each `cowfs` command line in the code blocks and tables of the users' pages."""
+    text = "\n".join(map(page, ("README.md", "docs/guide.md", "docs/administration.md")))
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     for block in re.findall(r"^```\w*\n(.*?)^```", text, re.M | re.S):
         lines += block.splitlines()
@@ -157,7 +158,7 @@ def examples() -> list[list[str]]:
     return found
 
 
-def test_every_command_of_the_readme_exists() -> None:
+def test_every_command_of_the_guide_exists() -> None:
     context = click.Context(cli)
     seen = set()
     for words in examples():
@@ -173,7 +174,21 @@ def test_every_command_of_the_readme_exists() -> None:
         options = {option for p in parameters for option in [*p.opts, *p.secondary_opts]}
         used = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}
         assert used <= options | {"--help"}, words
-    assert seen == set(COMMANDS), "the README shows every command"
+    assert seen == set(COMMANDS), "the guide shows every command"
+
+
+def test_every_setting_is_in_the_table() -> None:
+    cells = rows(section(page("docs/administration.md"), "## Settings"))
+    documented = [tuple(row) for row in cells if row[0].startswith("`")]
+    assert documented == [
+        (f"`{setting.key}`", shown(setting), setting.about) for setting in SETTINGS.values()
+    ]
+
+
+def shown(setting: Setting) -> str:
+    """Its default, as `cowfs config` shows it."""
+    value = setting.kind.show(setting.default)
+    return (", ".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
