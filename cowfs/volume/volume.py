@@ -23,6 +23,7 @@ from cowfs.store.rewriting import Progress, silent
 from cowfs.store.snapshot import Reader, Snapshot, read_block
 from cowfs.store.steps import reached
 from cowfs.store.writer import Writer, now
+from cowfs.volume import posix
 from cowfs.volume.audit import Audit
 from cowfs.volume.base import Base, BaseEntry
 from cowfs.volume.browsing import Visits
@@ -347,8 +348,13 @@ class Volume:
         return self.writer.has_room(data + (data >> 3) + len(self.main.changed) * _RECORD_BYTES)
 
     def close(self) -> None:
-        """Commit and close everything. Raises StoreFullError when the last commit fails."""
+        """Commit and close everything. Raises StoreFullError when the last commit fails.
+
+        It returns when the tick of the clock is over in which it began: what others change in the
+        base from then on has later times than what was changed here (external/untouched.py).
+        """
         reached("close.begin")
+        last = posix.now()
         try:
             self.external.adoption.settle()
             self.quiesce()
@@ -361,6 +367,7 @@ class Volume:
                 if self.base is not None:
                     self.base.forget()
                 self.store.close()
+                posix.outlive(last)
                 reached("close.done")
 
 

@@ -20,7 +20,7 @@ from cowfs.volume import attributes, data, namespace, sparse, unnamed
 from cowfs.volume.base import Base, BaseEntry, read_xattrs
 from cowfs.volume.history import Audience, Author, Invalidation, Swapped
 from cowfs.volume.inode import Inode
-from cowfs.volume.posix import PosixError
+from cowfs.volume.posix import PosixError, now, outlive
 from cowfs.volume.view import View
 from cowfs.volume.volume import Volume, create_volume, open_volume
 from tests.support.checking import check_store
@@ -188,6 +188,7 @@ class Rig:
         if volume.base is not None:
             volume.base.forget()
         volume.store.close()
+        outlive(now())  # nobody changes the base in the tick of the clock in which a daemon dies
         return lost
 
     def reopen(self) -> None:

@@ -926,6 +926,21 @@ def test_changed_outside_in_the_tick_of_a_look(
     steady(rig)
 
 
+def test_changed_in_the_tick_of_the_end(
+    open_rig: OpenRig, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is changed outside after the end is later: its times are not those of a change here."""
+    (base / "f").touch()
+    tick = Tick(base, monkeypatch)
+    rig = open_rig()
+    rig.tree()
+    rig.chmod(b"f", 0o600)
+    assert rig.at(b"f").ctime == tick.now
+    changed = tick.now
+    rig.close()
+    assert tick.now > changed
+
+
 def test_a_base_that_never_rests(
     open_rig: OpenRig, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -943,9 +958,10 @@ def test_a_base_that_never_rests(
     rig = open_rig()
     assert rig.ls() == [b"f"]
     assert len(sleeps) < 500
+    rig.close()
     sleeps.clear()
     monkeypatch.setattr(posix, "_gettime", lambda _: 1_000_000_000)
-    rig.reopen()
+    rig.start()
     assert rig.ls() == [b"f"]
     assert sleeps == []
 
