@@ -376,7 +376,10 @@ class ApplyConflictError(CowfsError):
     code = "COWFS_APPLY_FAILED"
     exit_code = 48
     message = "applying to {path} stopped: {detail}"
-    hint = "What was written is complete; repeat `cowfs apply` to finish. The store has everything."
+    hint = (
+        "What was written is complete, and the store has everything. Put that right and repeat;"
+        " `cowfs unmount --no-apply` unmounts without it."
+    )
 
 
 class DamagedRecordError(CowfsError):

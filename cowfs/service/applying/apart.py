@@ -60,7 +60,11 @@ def closed_to_us(after: Snapshot, plan: Plan) -> tuple[set[int], list[bytes]]:
         return contents, directories
     for ino in plan.touched:
         record = after.inode(ino)
-        if record is None or record.uid != user:
+        if record is None:
+            continue
+        if record.uid != user:
+            if stat.S_ISREG(record.mode) and record.nlink > 1 and ino in plan.moved:
+                contents.add(record.content)  # a further name of it may have to be another file
             continue
         if stat.S_ISREG(record.mode) and not record.mode & stat.S_IRUSR:
             contents.add(record.content)

@@ -62,9 +62,25 @@ def set_one(
         except PermissionError:
             problem(path, f"owner {record.uid}:{record.gid} cannot be set")
     _set_xattrs(path, where, xattrs, problem)
+    # Of a thing of another user, in a directory in which both may work, they stay as they are.
     if not stat.S_ISLNK(record.mode):
-        os.chmod(where, mode)
-    os.utime(where, ns=(record.atime, record.mtime))
+        try:
+            os.chmod(where, mode)
+        except PermissionError:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                problem(path, f"mode {mode:o} cannot be set: it is another user's")
+    set_times(where, st, path, record, problem)
+
+
+def set_times(
+    where: str, st: os.stat_result, path: bytes, record: records.InodeRecord, problem: Problem
+) -> None:
+    """Set them; only its owner and root can. Raises OSError."""
+    try:
+        os.utime(where, ns=(record.atime, record.mtime))
+    except PermissionError:
+        if storable(st.st_mtime_ns) != record.mtime:
+            problem(path, "its times cannot be set: it is another user's")
 
 
 def _set_xattrs(path: bytes, where: str, wanted: dict[bytes, bytes], problem: Problem) -> None:

@@ -165,12 +165,13 @@ class Executor:
         reached("apply.before-take-away")
         with self._reach.changing(path) as (fd, last):
             if ino in self._plan.moved and not self._staging.has(ino):
-                self._stage(fd, last, ino, record, is_dir)
+                self._stage(fd, name, ino, record, is_dir)
                 reached("apply.staged")
             elif is_dir:
                 self._remove_directory(fd, last, path)
             if not is_dir and not replaced:
-                os.unlink(last, dir_fd=fd)
+                with contextlib.suppress(FileNotFoundError):  # it could only be moved
+                    os.unlink(last, dir_fd=fd)
         reached("apply.removed")
 
     def _is_dir_after(self, ino: int) -> bool:
@@ -178,7 +179,7 @@ class Executor:
         return record is not None and stat.S_ISDIR(record.mode)
 
     def _stage(
-        self, fd: int, name: bytes, ino: int, record: records.BaseRecord, is_dir: bool
+        self, fd: int, name: Name, ino: int, record: records.BaseRecord, is_dir: bool
     ) -> None:
         """Directories are renamed into the staging directory, files get a link there."""
         staged = staged_name(ino)
@@ -186,17 +187,37 @@ class Executor:
         def move() -> os.stat_result:
             if is_dir:
                 # Its own `..` changes, too.
-                below = os.open(name, _PATH, dir_fd=fd)
+                below = os.open(name[1], _PATH, dir_fd=fd)
                 try:
                     let_in(below)
                 finally:
                     os.close(below)
-                os.rename(name, staged, src_dir_fd=fd, dst_dir_fd=self._staging.fd)
+                os.rename(name[1], staged, src_dir_fd=fd, dst_dir_fd=self._staging.fd)
             else:
-                self._staging.take(fd, name, staged)
+                self._staging.take_or_move(fd, name[1], staged)
             return self._staging.stat(staged)
 
-        self._move(move, record, *staging_place(ino))
+        try:
+            self._move(move, record, *staging_place(ino))
+        except PermissionError:
+            if not is_dir or not self._rename_beside(fd, name, ino, record):
+                raise
+
+    def _rename_beside(self, fd: int, name: Name, ino: int, record: records.BaseRecord) -> bool:
+        """Give a directory its new name where it is, if that is all that changes: `..` of one of
+        another user cannot become another. Returns whether it could be done."""
+        beside = next(
+            (n for n, i in self._plan.new_names.items() if (n[0], i) == (name[0], ino)), None
+        )
+        if beside is None or exists(fd, beside[1]):
+            return False
+
+        def move() -> os.stat_result:
+            os.rename(name[1], beside[1], src_dir_fd=fd, dst_dir_fd=fd)
+            return os.stat(beside[1], dir_fd=fd, follow_symlinks=False)
+
+        self._move(move, record, *beside)
+        return True
 
     def _remove_directory(self, fd: int, name: bytes, path: bytes) -> None:
         try:
@@ -349,7 +370,8 @@ class Executor:
         def move() -> os.stat_result:
             source = staged
             if more and not stat.S_ISDIR(st.st_mode):
-                source = self._staging.link_again(staged)
+                with contextlib.suppress(PermissionError):  # another user's: it has but this name
+                    source = self._staging.link_again(staged)
             os.rename(source, last, src_dir_fd=self._staging.fd, dst_dir_fd=fd)
             return os.stat(last, dir_fd=fd, follow_symlinks=False)
 
@@ -402,9 +424,13 @@ class Executor:
         twin = self._twin(path, ino, record)
         if twin is not None:
             self._staging.forget_new(ino)
-            with self._reach.parent(twin) as (fd, name):
-                self._staging.take(fd, name, new_name(ino))
-            return True
+            try:
+                with self._reach.parent(twin) as (fd, name):
+                    self._staging.take(fd, name, new_name(ino))
+                return True
+            except PermissionError:
+                text = "became a file of its own: the kernel lets only its owner and root link it"
+                self.problems.add(path, text)
         try:
             self._known.note(ino, self._staging.make(ino, record, self._after))
         except PermissionError as error:

@@ -122,8 +122,9 @@ class Finishing:
                     found[name] = base_record(BaseEntry(name[1], os.fstat(fd), b"", {}), ino, 0)
         top = self._after.inode(ROOT_INO)
         if top is not None:
-            os.utime(place(base), ns=(top.atime, top.mtime))
-            if stat.S_IMODE(os.fstat(base).st_mode) != stat.S_IMODE(top.mode):
+            st = os.fstat(base)
+            attributes.set_times(place(base), st, b".", top, self._problems.once)
+            if stat.S_IMODE(st.st_mode) != stat.S_IMODE(top.mode):
                 os.fchmod(base, stat.S_IMODE(top.mode))
         return found
 

@@ -147,6 +147,14 @@ class Staging:
         """Make a further link here of a file that lies in a directory of the base."""
         os.link(name, to, src_dir_fd=fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
+    def take_or_move(self, fd: int, name: bytes, to: bytes) -> None:
+        """As `take`; where the kernel refuses a link to a file of another user
+        (protected_hardlinks, proc_sys_fs(5)), the name itself comes here."""
+        try:
+            self.take(fd, name, to)
+        except PermissionError:
+            os.rename(name, to, src_dir_fd=fd, dst_dir_fd=self.fd)
+
     def link_again(self, staged: bytes) -> bytes:
         """Another link of something here, to be renamed into place; returns its name."""
         copy = staged + b".link"
