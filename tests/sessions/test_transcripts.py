@@ -21,6 +21,7 @@ from cowfs.format.sessions import (
 )
 from cowfs.service.sessions import transcripts as module
 from cowfs.store.group import TransactionGroup
+from cowfs.volume.posix import outlive
 from tests.sessions.talking import LINE, Talk, pieces, sessions, transcripts
 from tests.support.volumes import Rig
 
@@ -406,9 +407,28 @@ def test_one_that_looks_the_same_twice_is_not_read_again(
 ) -> None:
     whole.path().write_bytes(b"a" * 1000)
     first = whole.keep()
+    outlive(whole.path().stat().st_ctime_ns)
     whole.keep()
     monkeypatch.setattr(module, "_hash", None)
     assert whole.keep().marks == first.marks
+
+
+def test_one_that_looks_the_same_is_read_again_in_the_tick_of_its_change(
+    whole: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second change within the tick of the clock leaves the times as they are."""
+    whole.path().write_bytes(b"a" * 1000)
+    monkeypatch.setattr(module, "now", lambda: whole.path().stat().st_ctime_ns)
+    compared, compare = [], module._hash
+
+    def hashed(fd: int, length: int) -> bytes:
+        compared.append(length)
+        return compare(fd, length)
+
+    monkeypatch.setattr(module, "_hash", hashed)
+    for _ in range(3):
+        whole.keep()
+    assert compared == [1000, 1000], "each time but the first"
 
 
 def test_one_that_changes_while_it_is_read(whole: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

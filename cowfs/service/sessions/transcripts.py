@@ -43,6 +43,7 @@ from cowfs.format.sessions import (
 from cowfs.service.engine import Engine, commit
 from cowfs.service.sessions.reading import transcript
 from cowfs.store.snapshot import Reader
+from cowfs.volume.posix import now
 
 MOST_BYTES = 64 << 20
 """What is taken of one file at a time; what is left of one that grows comes at the next time. A
@@ -68,7 +69,8 @@ class _File:
 
     whole: hash of all its bytes, made here; None: it was stored by an earlier life, and not
     compared since. seen: what the file looked like when it was last read. settled: it looked the
-    same a time before that, so not only because it was read in the moment of a change.
+    same a time before that, and the tick of the clock in which it was changed was over: a change
+    since would show.
     """
 
     number: int
@@ -277,11 +279,12 @@ class _Run:
         """What is stored of a file, as far as that is its beginning; else nothing, as another
         transcript."""
         path, look = os.fsencode(source.path), _look(status)
+        over = now() > status.st_ctime_ns  # before it is compared
         file = self._files.get(source.name)
         if file is not None and (found := self._still(file, source, fd, status)) is not None:
             if found.record.path != path:
                 found = replace(found, record=msgspec.structs.replace(found.record, path=path))
-            return replace(found, seen=look, settled=file.seen == look)
+            return replace(found, seen=look, settled=over and file.seen == look)
         empty = TranscriptRecord(self.session.id, source.name, path, source.kind)
         return _File(self._store.take_number(), empty, blake3(), look)
 
