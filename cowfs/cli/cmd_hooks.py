@@ -201,8 +201,11 @@ def _status(context: Context, project: str, agent: str | None) -> None:
                     }
                 )
                 continue
+            told = [row["path"] for row in rows]  # in the home itself both are the same file
             rows += [
-                {"agent": name, "scope": scope, "path": item.path, **_state(item)} for item in found
+                {"agent": name, "scope": scope, "path": item.path, **_state(item)}
+                for item in found
+                if item.path not in told
             ]
     lines = [
         f"{row['agent']:<9} {row['scope']:<8} {row['state']:<14}"

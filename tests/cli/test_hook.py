@@ -338,6 +338,14 @@ def test_status_of_hooks(quickly: Cowfs) -> None:
     assert "claude" in quickly.says("hooks", "status")
 
 
+def test_status_of_hooks_in_the_home(quickly: Cowfs) -> None:
+    """There the user's settings and those of the project are one file, which is told once."""
+    quickly.env["CLAUDE_CONFIG_DIR"] = str(quickly.home / ".claude")
+    quickly.ok("hooks", "install", "claude", "--yes")
+    (row,) = quickly.ok("hooks", "status", "claude", cwd=quickly.home)["agents"]
+    assert (row["scope"], row["state"]) == ("user", "installed")
+
+
 def test_an_agent_that_has_no_hooks(quickly: Cowfs) -> None:
     assert quickly.fails("hooks", "install", "nobody")["code"] == "COWFS_USAGE"
     assert quickly.fails("hooks", "install")["code"] == "COWFS_USAGE"
