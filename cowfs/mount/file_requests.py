@@ -32,13 +32,12 @@ _LIMIT_BYTES = 96 << 20
 
 class _Directory:
     """An open directory: the listing is taken when it is read from the start, or from somewhere
-    else when the kernel had kept what comes before. shares: what the kernel keeps."""
+    else when the kernel had kept what comes before."""
 
-    __slots__ = ("inode", "listing", "shares")
+    __slots__ = ("inode", "listing")
 
     def __init__(self, inode: Inode) -> None:
         self.inode = inode
-        self.shares = False
         self.listing: positions.Listing | None = None
 
 
@@ -48,7 +47,7 @@ class FileRequests(Serving):
     def __init__(self, volume: Volume, waiter: Waiter) -> None:
         super().__init__(volume, waiter)
         self._directories: dict[int, _Directory] = {}
-        self._unfinished: dict[int, _Directory] = {}
+        self._collecting: dict[int, int] = {}
         self._next_directory = 1
 
     def handles(self) -> int:
@@ -194,18 +193,17 @@ class FileRequests(Serving):
     # -- directories ------------------------------------------------------------------------
 
     def opendir(self, ino: int) -> Answer:
-        """The kernel may use and keep a listing for one handle of a directory at a time, until that
-        is at the end. It looks whether names have changed only where a listing begins: a second
-        handle would go on, halfway, in what the first one had begun to read before they did."""
+        """The kernel may use and keep a listing for one handle of a directory at a time, as long as
+        that is open. It looks whether names have changed only where a listing begins: a second one
+        would go on, halfway, in what the first one had begun to read before they did."""
         inode = self._view.inode(ino)
         fh = self._next_directory
         self._next_directory = fh + 1
         inode.handles += 1
-        directory = self._directories[fh] = _Directory(inode)
-        if self._unfinished.setdefault(ino, directory) is not directory:
-            return wire.OPEN_OUT.pack(fh, wire.KEEP_CACHE, 0)
-        directory.shares = True
-        return wire.OPEN_OUT.pack(fh, wire.KEEP_CACHE | wire.CACHE_DIR, 0)
+        self._directories[fh] = _Directory(inode)
+        alone = self._collecting.setdefault(ino, fh) == fh
+        flags = wire.KEEP_CACHE | wire.CACHE_DIR if alone else wire.KEEP_CACHE
+        return wire.OPEN_OUT.pack(fh, flags, 0)
 
     def readdir(self, fh: int, offset: int, size: int) -> Answer:
         directory, view = self._directories[fh], self._view
@@ -214,8 +212,6 @@ class FileRequests(Serving):
         entries = view.directory(inode.ino).entries if not inode.orphan_epoch else {}
         assert entries is not None
         listing = directory.listing
-        if offset == 0 and directory.shares:
-            self._unfinished.setdefault(inode.ino, directory)
         if offset == 0 or listing is None:
             listing = directory.listing = positions.in_order(list(entries.items()))
         reply = replies.Listing(size)
@@ -241,18 +237,12 @@ class FileRequests(Serving):
         answer = reply.reply()
         if not answer:  # the end: who starts again and gets here may have been told of newer names
             directory.listing = None
-            self._finish(directory)
         return answer
 
-    def _finish(self, directory: _Directory) -> None:
-        ino = directory.inode.ino
-        if self._unfinished.get(ino) is directory:
-            del self._unfinished[ino]
-
     def releasedir(self, fh: int) -> Answer:
-        directory = self._directories.pop(fh)
-        self._finish(directory)
-        inode = directory.inode
+        inode = self._directories.pop(fh).inode
+        if self._collecting.get(inode.ino) == fh:
+            del self._collecting[inode.ino]
         inode.handles -= 1
         self._view.release(inode)
         return None
