@@ -10,7 +10,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import command
+from cowfs.cli.command import Directory, command
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client.places import Place
@@ -32,7 +32,7 @@ _RULES = ("last", "hourly", "daily", "weekly", "days", "rescue")
         ("cowfs gc --no-policy", "only free what `cowfs forget` removed"),
     ],
 )
-@click.argument("directory", required=False)
+@click.argument("directory", metavar="[DIR]", required=False, type=Directory())
 @click.option("--dry-run", is_flag=True, help="Change nothing.")
 @click.option("--keep-last", type=click.IntRange(0), metavar="N", help="Keep the newest N.")
 @click.option("--keep-hourly", type=click.IntRange(0), metavar="N", help="The last of N hours.")

@@ -63,7 +63,7 @@ def git() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Ignored files, too.")
 def export(context: Context, branch: str, every: int, repo: str | None, everything: bool) -> None:
-    """Write checkpoints as commits of a branch, those that are new since the last time.
+    """Write the checkpoints since the last time as commits of a branch.
 
     Each commit has the files of its checkpoint, but for `.git` and what the checkpoint's own
     .gitignore files leave out. Its parent is the checkpoint that it was made from. The branch
@@ -143,10 +143,10 @@ def _tell(context: Context, result: Result, branch: str, repository: Git) -> Non
     help="The repository; by default that at the top of the workspace.",
 )
 def notes(context: Context, ref: str, repo: str | None) -> None:
-    """Say on each commit of the present branch which checkpoints were made while it was HEAD.
+    """Say on each commit which checkpoints were made while it was HEAD.
 
-    A note names the first and the last of them. Notes on other commits, and other lines of a
-    note, stay as they are.
+    On those of the present branch. A note names the first and the last of them. Notes on other
+    commits, and other lines of a note, stay as they are.
     """
     place = context.locate()
     repository = _repository(context, place, repo)

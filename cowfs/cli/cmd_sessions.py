@@ -204,7 +204,10 @@ def _id_in(path: str) -> str:
 @click.argument("name", metavar="[SESSION]", type=Session(), required=False)
 @click.option("--reason", default="", metavar="TEXT", help="Why it ended.")
 def end(context: Context, name: str | None, reason: str) -> None:
-    """End a session: what its conversation has now is stored, with a checkpoint."""
+    """End a session.
+
+    What its conversation has now is stored, with a checkpoint.
+    """
     from cowfs.service.sessions.listing import find
 
     name = name or os.environ.get("COWFS_SESSION")
@@ -248,7 +251,7 @@ def _tell(context: Context, event: dict[str, Any]) -> dict[str, Any]:
 )
 @click.argument("name", metavar="SESSION", type=Session())
 def show(context: Context, name: str) -> None:
-    """Show a session: what it is, where it works, its sub-agents, its checkpoints."""
+    """Show a session, its sub-agents and its checkpoints."""
     from cowfs.format import records
     from cowfs.service.sessions.listing import checkpoints_of, find, listed
 

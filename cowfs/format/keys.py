@@ -22,7 +22,8 @@ KIND_INODE = 1
 KIND_DIRENT = 2
 
 pack_id = _Q.pack
-"""Key of `epoch`, `origin`, `operation`, `orphan`, `transcript`: one 8-byte integer."""
+"""Key of `epoch`, `origin`, `operation`, `orphan`, `process`, `audit`, `transcript`: one 8-byte
+integer."""
 
 
 def unpack_id(key: bytes) -> int:

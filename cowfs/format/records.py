@@ -216,7 +216,7 @@ def is_possible(state: GitState) -> bool:
 
 
 class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
-    """`kind`: manual, rescue, apply or start. `target`: for a rescue, the checkpoint whose
+    """`kind`: see docs/format.md, "History". `target`: for a rescue, the checkpoint whose
     restore it preceded. `time` is nanoseconds since 1970. `pinned`: never removed by itself;
     `note`: why. `session`: id of the session that it was made in (format/sessions.py). `thinned`:
     patterns of volatile paths of which it does not have all contents any more."""

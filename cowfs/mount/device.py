@@ -5,7 +5,7 @@ for each request and one for its reply. pyfuse3's own request loop is not used: 
 coroutine for each request, copies attributes field by field, has no way to let the kernel keep the
 listing of a directory, and libfuse asks for ASYNC_DIO: with that the kernel does not drop a file's
 pages after an asynchronous direct write has changed it, and what others read meanwhile through the
-page cache stays old (xfstests generic/451). docs/design/request-loop.md has the figures.
+page cache stays old (xfstests generic/451). More: docs/design/request-loop.md.
 
 Threading: `handshake`, `receive` and `reply` belong to the FUSE thread; notifications may come from
 any other one (not from the FUSE thread: the kernel may wait for a request that it must serve).

@@ -23,6 +23,7 @@ from cowfs.daemon.autosaver import Autosaver
 from cowfs.daemon.control import Request
 from cowfs.daemon.methods import Methods
 from cowfs.daemon.process import Daemon
+from cowfs.format import audit, copying, records, sessions
 from cowfs.format.records import CheckpointRecord
 from cowfs.mount.operations import Operations
 from cowfs.service.apply import Applied
@@ -196,6 +197,57 @@ def test_every_command_has_help(command: str) -> None:
     result = CliRunner().invoke(cli, [command, "--help"])
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: cowfs {command}")
+
+
+# -- format.md ----------------------------------------------------------------------------------
+
+_RECORDS: dict[str, list[type[msgspec.Struct]]] = {
+    "epoch": [records.EpochRecord],
+    "checkpoint": [records.CheckpointRecord],
+    "operation": [records.OperationRecord, audit.Operation],
+    "branch": [records.BranchRecord],
+    "format": [records.FormatRecord],
+    "process": [audit.ProcessRecord],
+    "audit": [audit.AuditRecord],
+    "session": [sessions.SessionRecord],
+    "transcript": [sessions.TranscriptRecord],
+    "context": [sessions.ContextRecord],
+    "copying": [copying.CopyingRecord],
+}
+"""By the name in the head of the table, in the order of the page."""
+
+
+def test_records_have_the_fields_of_the_format() -> None:
+    documented: dict[str, list[list[str]]] = {}
+    head = r"^\| \| (\w+) \|(?: default \|)? meaning \|\n\| ---.*\n((?:\|.*\n)+)"
+    for name, table in re.findall(head, page("docs/format.md"), re.M):
+        cells = list(rows(table))
+        assert [row[0] for row in cells] == [str(n) for n in range(len(cells))], name
+        documented.setdefault(name, []).append([row[1] for row in cells])
+    assert documented == {
+        name: [[field.name for field in msgspec.structs.fields(kind)] for kind in kinds]
+        for name, kinds in _RECORDS.items()
+    }
+
+
+# -- architecture.md ----------------------------------------------------------------------------
+
+
+def test_every_folder_of_the_code_is_in_the_architecture() -> None:
+    layers = section(page("docs/architecture.md"), "## Layers")
+    for file in (ROOT / "cowfs").rglob("*/__init__.py"):
+        assert f"`{file.parent.name}`" in layers, file.parent
+
+
+def test_every_file_of_the_architecture_exists() -> None:
+    """Those that are named with their folder, or after one: `volume/namespace.py`, `data.py`."""
+    for row in rows(section(page("docs/architecture.md"), "## If you want to ...")):
+        folder = Path()
+        for name in re.findall(r"`([\w*/.-]+(?:\.py|/))`", row[-1]):
+            path = Path(name.removeprefix("cowfs/"))
+            folder = path.parent if path.parent.name else folder
+            places = (ROOT, ROOT / "cowfs", ROOT / "cowfs" / folder)
+            assert any(list(place.glob(str(path))) for place in places), f"{row[0]}: {name}"
 
 
 # -- links --------------------------------------------------------------------------------------
