@@ -5,6 +5,7 @@ a thing are put before older ones, its pages end up half full. A copy in the ord
 neither. On the way, blocks are put together in segments (store/packing.py), and those that stay by
 themselves are compressed harder than there is time for in a commit. Old versions of inodes, and
 what the audit log, contexts, operations and processes tell, are condensed (store/condensing.py).
+Old versions that no file has any more, and that only deltas needed, are left out with the deltas.
 Nothing else changes: every other record is copied as it is, byte by byte.
 
 Threading: everything runs in the calling thread, which takes the store's lock.
@@ -157,7 +158,7 @@ class _Compaction:
         stored = self._txn.get(checksum.FORMAT_KEY, db=tables["meta"])
         self._version = version.decode_format(stored or b"").version
         self._packer = Packer(self._txn, tables, progress)
-        self._packing = Packing({}, {}, set())
+        self._packing = Packing({}, {}, set(), set())
         self._condensing: dict[str, Condensing] = {}
         self._sums: dict[bytes, int] = {}
         if self._version == version.VERSION:
@@ -185,14 +186,14 @@ class _Compaction:
 
     def _blocks(self, rows: Iterable[Row]) -> Iterator[Row]:
         """The blocks, and segments where they belong among them."""
-        parts, segments, dropped = self._packing
+        parts, segments, dropped, spent = self._packing
         fresh = ((digest, b"") for digest in sorted(segments))
         for digest, same in groupby(heapq.merge(rows, fresh), itemgetter(0)):
             value = max(value for _, value in same)
             if digest in segments:
                 if not _is_block(digest, value):  # else it was made by a compaction before
                     value = encode_segment(self._packer.segment(segments[digest]))
-            elif digest in dropped and is_segment(value):
+            elif digest in spent or (digest in dropped and is_segment(value)):
                 continue
             elif (part := parts.get(digest)) is not None:
                 value = encode_part(part)
@@ -255,7 +256,7 @@ class _Compaction:
 
     def compare(self) -> None:
         """A second pass: every record is there and is what it was, or a block with the same bytes,
-        and there is nothing else but segments. Raises DifferentError."""
+        or a block that is spent; and there is nothing else but segments. Raises DifferentError."""
         meter = Meter(self._progress, "comparing the copy", _entries(self._new, self._names))
         if _names(self._new) != self._names:
             raise DifferentError("the copy has other tables")
@@ -280,9 +281,13 @@ class _Compaction:
 
     def _same_blocks(self, old: Iterable[Row], new: Iterable[Row]) -> bool:
         """Of a part, what its segment has is compared with its hash."""
-        _, segments, dropped = self._packing
+        _, segments, dropped, spent = self._packing
         found = Parts()
-        was = (row for row in old if not (row[0] in dropped and is_segment(row[1])))
+        was = (
+            (digest, value)
+            for digest, value in old
+            if digest not in spent and not (digest in dropped and is_segment(value))
+        )
         before: Row | None = next(was, None)
         for digest, value in new:
             if before is not None and before[0] == digest:

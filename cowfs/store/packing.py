@@ -41,11 +41,13 @@ Read = Callable[[bytes], bytes]
 
 class Packing(NamedTuple):
     """parts: by hash, where each block that goes into a segment lies there. segments: by hash, the
-    blocks of each in their order. dropped: segments of before of which nothing is left."""
+    blocks of each in their order. dropped: segments of before of which nothing is left. spent:
+    blocks that only deltas needed, which are parts now."""
 
     parts: dict[bytes, Part]
     segments: dict[bytes, list[bytes]]
     dropped: set[bytes]
+    spent: set[bytes]
 
 
 class _Use(NamedTuple):
@@ -85,11 +87,12 @@ class Packer:
         uses = self._uses()
         order = sorted(uses, key=uses.__getitem__)
         meter = Meter(self._progress, "putting blocks together", len(order))
-        packing = Packing({}, {}, set())
+        packing = Packing({}, {}, set(), set())
         for group in self._groups(meter.count(order), uses):
             group.sort(key=lambda piece: not uses[piece[0]].live)  # stable
             self._enter(packing, group)
         packing.dropped.update(self._dropped(packing))
+        packing.spent.update(self._spent(packing))
         return packing
 
     def _groups(
@@ -140,6 +143,20 @@ class Packer:
                 except DamagedRecordError:
                     kept.add(part.segment)
         return found - kept - packing.segments.keys()
+
+    def _spent(self, packing: Packing) -> set[bytes]:
+        """References of deltas that all go into segments, if no file has them any more: versions
+        that were thinned, or of checkpoints that were removed."""
+        found, needed = set[bytes](), packing.segments.keys() | packing.parts.keys()
+        for digest, value in self._rows("block"):
+            if (reference := codec.delta_reference(value)) is not None:
+                (found if digest in packing.parts else needed).add(reference)
+            elif (part := part_of(value)) is not None:
+                needed.add(part.segment)
+        found -= needed
+        if found:
+            found.difference_update(digest for _, digest in self._rows("extent"))
+        return found
 
     # -- what blocks are of -------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from cowfs.store.env import TABLES, open_store
 from cowfs.store.files import NEW
 from cowfs.store.rewriting import silent
 from cowfs.store.sums import PREFIX
+from cowfs.types import BLOCK_SIZE
+from tests.collecting.looking import collect_garbage, forget
 from tests.crash.forks import Child
 from tests.crash.forks import Report as Tell
 from tests.support.volumes import START, Rig
@@ -142,6 +144,32 @@ def test_small_files_and_all_their_versions_share_segments(store: Path) -> None:
         mine = sorted(part for part in parts.values() if part.segment == segment)
         assert [part.start for part in mine] == [0, *(part.end for part in mine[:-1])]
         assert len(value) < size == mine[-1].end <= 4 << 20
+
+
+def test_what_only_deltas_needed_goes_with_them(volume: Rig) -> None:
+    """The first version of a file is the reference of the second; nobody has it any more. That of
+    a large file stays, since so does its delta."""
+    large = b"".join(text(number) for number in range(60, 104))
+    assert len(large) > 16 * BLOCK_SIZE
+    volume.create(b"file", text(1))
+    volume.create(b"other", text(2))
+    volume.create(b"large", large)
+    one = volume.checkpoint()
+    volume.write(b"file", b"changed", 100)
+    volume.write(b"large", b"changed", 100)
+    volume.checkpoint()
+    forget(volume, [one.id])
+    collect_garbage(volume)
+    volume.close()
+    before = content(volume.store)["block"]
+    assert text(1) in before.values(), "the delta needs it"
+    compact(volume.store, silent)
+    after = content(volume.store)["block"]
+    assert {digest for digest in before if digest not in after} == {codec.block_hash(text(1))}
+    assert large[:BLOCK_SIZE] in after.values()
+    assert sound(volume.store)
+    volume.start()
+    assert volume.read(b"file") == text(1)[:100] + b"changed" + text(1)[107:]
 
 
 def test_what_hardly_shrinks_stays_by_itself(store: Path) -> None:
