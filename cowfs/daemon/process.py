@@ -1,8 +1,8 @@
 """The daemon process: mounts a workspace, serves it, and leaves it in order.
 
-Threads: FUSE (owner of the volume), writer, control, timer, walker, autosaver, collector, signals;
-the main thread waits for the end. Whatever ends it (the `unmount` method, umount(8), a signal),
-everything is committed first.
+Threads: FUSE (owner of the volume), writer, control, timer, walker, sealer, autosaver, collector,
+evictor, signals; the main thread waits for the end. Whatever ends it (the `unmount` method,
+umount(8), a signal), everything is committed first.
 """
 
 from __future__ import annotations
