@@ -21,6 +21,7 @@ from cowfs.store.snapshot import Reader
 from tests.cli.agent_shell import SESSION, going_on
 from tests.cli.command import Cowfs
 from tests.mount.calls import eventually
+from tests.support.namespaces import elsewhere
 
 USER = """
 import fcntl, json, mmap, os, socket, sys
@@ -216,8 +217,8 @@ def test_through_a_bind_mount_in_another_namespace(
     (place / "deep" / "f").write_bytes(bytes(100))
     code = USER.format(work="f = os.open('f', os.O_RDONLY); os.lseek(f, 9, 0)")
     mounting = f'mount --bind "{place}/deep" "{tmp_path}" && cd "{tmp_path}" && exec "$@"'
-    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-rm"]
-    command = [*unshare, "sh", "-c", mounting, "sh", sys.executable, "-c", code]
+    words = ["sh", "-c", mounting, "sh", sys.executable, "-c", code]
+    command = elsewhere(shared_cowfs.cwd, words)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None

@@ -16,6 +16,7 @@ import pytest
 from tests.cli.command import Cowfs
 from tests.cli.test_mount import is_mounted
 from tests.mount.calls import mount_at, umount
+from tests.support.namespaces import elsewhere
 
 pytestmark = pytest.mark.usefixtures("own_processes")
 
@@ -161,10 +162,8 @@ def test_a_mount_that_is_also_elsewhere_is_busy(cowfs: Cowfs, mounted: Path, how
             mount_at(mounted, place)
             stack.callback(umount, place, lazy=True)
         else:
-            user = [] if os.geteuid() == 0 else ["--map-root-user"]
-            words = ["--mount", "--propagation", "private", "sh", "-c", "echo made; read -r end"]
             process = subprocess.Popen(
-                ["unshare", *user, *words],
+                elsewhere(mounted, ["sh", "-c", "echo made; read -r end"]),
                 cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
