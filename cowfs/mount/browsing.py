@@ -333,6 +333,8 @@ class Browsing:
         file = self._handles.get(fh)
         if not isinstance(file, _File):
             return errno.EBADF
+        if offset < 0:
+            return errno.ENXIO
         hole = sparse.hole(self._visits.view(file.visit), file.inode, offset)
         return wire.LSEEK_OUT.pack(sparse.seek(file.inode, offset, whence, hole))
 

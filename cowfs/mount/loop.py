@@ -300,20 +300,20 @@ class Loop:
 
     async def pages_sent(self, ino: int, start: int, stop: int | None) -> None:
         """Return when the kernel has sent what it had of a range (`Device.invalidate_range`). A
-        thread asks for that: it waits for requests that are answered here. Raises PosixError."""
-        event, failed = Event(), []
+        thread asks for that: it waits for requests that are answered here. Raises OSError."""
+        event, failed = Event(), list[Exception]()
 
         def ask() -> None:
             try:
                 self.device.invalidate_range(ino, start, stop)
-            except OSError as error:
-                failed.append(error.errno or errno.EIO)
+            except Exception as error:
+                failed.append(error)
             self.post(lambda: self._set(event))
 
         threading.Thread(target=ask, name="cowfs-pages", daemon=True).start()
         await event
         if failed:
-            raise PosixError(failed[0])
+            raise failed[0]
 
     def end_hold(self) -> None:
         """Let the held requests be answered (in the FUSE thread)."""

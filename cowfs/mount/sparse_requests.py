@@ -54,6 +54,8 @@ class SparseRequests(FileRequests):
             self._audit.changed(pid, inode, CUT)
 
     def lseek(self, fh: int, offset: int, whence: int) -> Answer:
+        if offset < 0:
+            return errno.ENXIO
         inode = self._view.inodes[fh >> 1]
         hole = sparse.hole(self._view, inode, offset)
         if inode.ino in self._writers and (whence == os.SEEK_HOLE or hole[0] == offset):

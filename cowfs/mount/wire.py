@@ -88,8 +88,8 @@ READ_IN = Struct("=QQI")
 WRITE_IN_BYTES = 40
 FALLOCATE_IN = Struct("=QQQI4x")
 """fh, offset, length, mode."""
-LSEEK_IN = Struct("=QQI4x")
-"""fh, offset, whence."""
+LSEEK_IN = Struct("=QqI4x")
+"""fh, offset (of any sign), whence."""
 LSEEK_OUT = Struct("=Q")
 FORGET_ONE = Struct("=QQ")
 """nodeid, nlookup."""
