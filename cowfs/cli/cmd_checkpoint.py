@@ -24,7 +24,7 @@ from cowfs.cli.context import Context
 def checkpoint(context: Context, message: str, label: str) -> None:
     """Keep the present state, so that one can come back to it.
 
-    It takes a few milliseconds whatever the size of the project, and is on stable storage when
+    It takes a moment, whatever the size of the project, and is on stable storage when
     the command returns. Works on a workspace that is not mounted, too.
     """
     place = context.locate()
