@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -247,6 +248,27 @@ def test_case_17_no_byte_left(cowfs: Cowfs, project: Path, small_disk: Path) -> 
     assert space.show(after, "again") == b"again" * 30_000
     space.unmount()
     assert sorted(os.listdir(project)) == ["kept", "old"]
+
+
+def test_case_17_in_a_user_namespace(tmp_path: Path) -> None:
+    """The same for a user who is root in a namespace of its own, as in a rootless container: there
+    it has a small disk, and mounts without fusermount3(1)."""
+    if os.geteuid() == 0:
+        pytest.skip("root has run the test itself")
+    space = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*space, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no user namespace can be made here")
+    case = f"{__file__}::{test_case_17_no_byte_left.__name__}"
+    words = [sys.executable, "-m", "pytest", "-q", "-rN", "-p", "no:cacheprovider", case]
+    top = Path(__file__).parent.parent.parent
+    done = subprocess.run(
+        [*space, *words, f"--basetemp={tmp_path}/within"],
+        cwd=top,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def whole(space: Workspace) -> str:
