@@ -5,7 +5,8 @@ COWFS_FUZZ_EXAMPLES: how many examples. COWFS_FUZZ_STEPS: in each. COWFS_FUZZ_SH
 is printed at once, else Hypothesis makes it smaller first, for up to five minutes.
 
 A long search has no time limit: pytest's would fail in the middle of an example, and Hypothesis
-would take that for what it looks for and try to make it smaller.
+would take that for what it looks for and try to make it smaller. A short one that comes near to the
+limit, which on a machine with much to do is five times what it takes alone, is made in parts.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import RuleBasedStateMachine, get_state_machine_test
 
 EXAMPLES = int(os.environ.get("COWFS_FUZZ_EXAMPLES", "0"))
 """Of a longer search; 0 in the suite."""
@@ -28,18 +29,27 @@ WITHOUT_LIMIT = [pytest.mark.timeout(0)] if EXAMPLES else []
 """`pytestmark` of a module with a state machine."""
 
 
+def parts(most: int) -> range:
+    """The numbers of the parts of a search; a longer search is in one."""
+    return range(1 if EXAMPLES else most)
+
+
 def search(
-    machine: Callable[..., RuleBasedStateMachine], *arguments: object, examples: int, steps: int
+    machine: Callable[..., RuleBasedStateMachine],
+    *arguments: object,
+    examples: int,
+    steps: int,
+    part: int = 0,
 ) -> None:
     """Run a machine, which is made with `arguments`: in the suite so many examples of so many
-    steps."""
+    steps, others in each part."""
     phases = [Phase.generate]
     if EXAMPLES:
         faulthandler.cancel_dump_traceback_later()  # what `faulthandler_timeout` began
         phases += [Phase.shrink, Phase.explain] if _SHRINK else []
     # Anything that makes one will do; the annotation is narrower.
     factory = cast("type[RuleBasedStateMachine]", lambda: machine(*arguments))
-    run_state_machine_as_test(
+    test = get_state_machine_test(
         factory,
         settings=settings(
             max_examples=EXAMPLES or examples,
@@ -52,3 +62,6 @@ def search(
             suppress_health_check=list(HealthCheck),
         ),
     )
+    if not EXAMPLES:
+        test = seed(part)(test)
+    test()
