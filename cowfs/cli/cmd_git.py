@@ -89,6 +89,11 @@ def export(context: Context, branch: str, every: int, repo: str | None, everythi
 
 
 def _repository(context: Context, place: Place, repo: str | None) -> Git:
+    """Raises GitRepositoryError and others of `Git`; DaemonUnreachableError: in a dead mount git
+    would find no repository."""
+    if repo is None and (daemon := opening.connect(place)) is not None:
+        with daemon:
+            pass
     own = place.mountpoint if place.mounted else place.base
     return Git(context.path(repo) if repo is not None else own, os.environ)
 

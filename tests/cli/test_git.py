@@ -243,6 +243,15 @@ def test_what_is_no_repository(cowfs: Cowfs, mounted: Path) -> None:
     assert cowfs.fails("git", "export")["code"] == "COWFS_GIT_UNAVAILABLE"
 
 
+def test_in_a_dead_mount(cowfs: Cowfs, git: Repository, mounted: Path) -> None:
+    """There git finds no repository; to make one there would not help."""
+    ((_, store),) = cowfs.mounts()
+    cowfs.kill(store)
+    for command in ("export", "notes"):
+        error = cowfs.fails("git", command)
+        assert (error["code"], error["exit_code"]) == ("COWFS_DAEMON_UNREACHABLE", 29)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_repository_of_somebody_else(cowfs: Cowfs, git: Repository, mounted: Path) -> None:
     other = cowfs.top / "other"
