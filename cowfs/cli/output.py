@@ -9,6 +9,7 @@ On the quick path: imports nothing but what Python has at hand.
 
 from __future__ import annotations
 
+import codecs
 import sys
 
 TYPE_CHECKING = False
@@ -20,7 +21,8 @@ _AGES = ((60, 1, "s"), (3600, 60, "min"), (172_800, 3600, "h"), (1_209_600, 86_4
 
 
 def prepare() -> None:
-    """Let stdout take any name, and be there even if it was closed."""
+    """Let stdout take any text, whatever the locale, and be there even if it was closed."""
+    codecs.register_error("cowfs", _instead)
     if sys.stdout is None:
         sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
@@ -28,7 +30,18 @@ def prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            reconfigure(errors="surrogateescape")
+            reconfigure(errors="cowfs")
+
+
+def _instead(error: UnicodeError) -> tuple[bytes | str, int]:
+    """What is written for a character that a stream cannot encode: the byte that a lone surrogate
+    stands for, and of others the number, as `\\xfc` or `\\u20ac`."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    char = error.object[error.start]
+    byte = ord(char) - 0xDC00
+    instead = bytes((byte,)) if 0x80 <= byte <= 0xFF else char.encode("ascii", "backslashreplace")
+    return instead, error.start + 1
 
 
 def finish(code: int) -> int:

@@ -111,6 +111,36 @@ def test_stdout_is_full(shared_cowfs: Cowfs, workspace: Path, command: str) -> N
     assert b"Exception ignored" not in err
 
 
+def test_what_is_done_is_not_denied_when_stdout_is_full(cowfs: Cowfs, mounted: Path) -> None:
+    """Who took the error for "nothing was done" would do it twice."""
+    before = cowfs.ok("log")["total"]
+    with (
+        open("/dev/full", "wb") as full,
+        cowfs.start("checkpoint", stdout=full, stderr=subprocess.PIPE) as process,
+    ):
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 54
+    assert b"What the command did is done" in err
+    assert cowfs.ok("log")["total"] == before + 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_stdout_that_cannot_take_every_character(
+    cowfs: Cowfs, mounted: Path, encoding: str
+) -> None:
+    """A locale that is not UTF-8 is no reason not to show the log: what it lacks is escaped, and
+    bytes of names stay what they are."""
+    cowfs.in_process = False
+    cowfs.ok("checkpoint", "-m", "\u00fc \u20ac")
+    (mounted / os.fsdecode(b"odd\xff")).touch()
+    cowfs.env["PYTHONIOENCODING"] = encoding
+    shown = {"ascii": b"\\xfc \\u20ac", "latin-1": b"\xfc \\u20ac"}
+    wanted = shown.get(encoding, "\u00fc \u20ac".encode())
+    for command in ("log", "status"):
+        assert wanted in cowfs.run(command).raw
+    assert b"A  odd\xff\n" in cowfs.run("diff").raw
+
+
 def test_an_unexpected_error_has_a_traceback_only_for_debugging(
     shared_cowfs: Cowfs, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
