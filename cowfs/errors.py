@@ -131,7 +131,10 @@ class BadLabelError(CowfsError):
     code = "COWFS_BAD_LABEL"
     exit_code = 6
     message = "{label!r} cannot be a label: {reason}"
-    hint = "Use letters, digits, '.', '_', '-' and '/', up to 100, not starting with '-' or '.'."
+    hint = (
+        "Use letters, digits, '.', '_', '-', up to 100, and '/' between such names; none begins"
+        " with '-' or '.'."
+    )
 
 
 class NothingToUndoError(CowfsError):
@@ -152,7 +155,7 @@ class ExportFailedError(CowfsError):
     code = "COWFS_EXPORT_FAILED"
     exit_code = 10
     message = "writing {path} failed: {detail}"
-    hint = "Nothing is left of it, and the workspace was only read: make room, then repeat."
+    hint = "Nothing is left of it, and the workspace was only read: put that right, then repeat."
 
 
 class ConfigError(CowfsError):
@@ -183,7 +186,7 @@ class NotADirectoryPathError(CowfsError):
     code = "COWFS_NOT_A_DIRECTORY"
     exit_code = 20
     message = "{path} is not a directory"
-    hint = "Name the project's top directory. Nothing was changed."
+    hint = "Name a directory that is there. Nothing was changed."
 
 
 class ForbiddenWorkspaceError(CowfsError):
@@ -447,7 +450,7 @@ class OutputFailedError(CowfsError):
     code = "COWFS_OUTPUT_FAILED"
     exit_code = 54
     message = "the output cannot be written: {detail}"
-    hint = "Free room where it goes, and repeat. The workspace is not affected."
+    hint = "What the command did is done (`cowfs log`, `cowfs status`), only what it says is lost."
 
 
 # -- git (exit 60 to 63) --------------------------------------------------------------------

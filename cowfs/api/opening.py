@@ -71,8 +71,11 @@ def inside(place: Place, text: str, directory: str) -> str:
     """A path, relative to `directory` if it is not absolute, relative to the workspace's top; "" is
     the top itself.
 
-    A symbolic link in last place is meant itself. Raises UsageError for a path outside.
+    A symbolic link in last place is meant itself. Raises UsageError for a path outside, and for an
+    empty one: that is a script's variable that was not set, and the top would be all there is.
     """
+    if not text:
+        raise UsageError(detail="a path is empty; `.` is the directory itself")
     full = os.path.normpath(os.path.join(directory, text))
     if os.path.basename(text) in ("", ".", ".."):
         path = os.path.realpath(full)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import traceback
 
 import click
@@ -169,7 +170,7 @@ def _as_cowfs_error(error: Exception) -> CowfsError:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = context.command_path.partition(" ")[2] if context is not None else ""
-        message = error.format_message().rstrip(".")
+        message = re.sub(r"\s*\n\t", " ", error.format_message().rstrip("."))  # lists of choices
         return UsageError(detail=message[:1].lower() + message[1:], command=path)
     if isinstance(error, OSError) and error.errno in _NO_ROOM and not error.filename:
         return OutputFailedError(detail=os.strerror(error.errno or 0))

@@ -132,7 +132,7 @@ class _Runner:
         self._place = place
         self._words = words
         self._thinned = thinned
-        self._inside = context.inside(place, "")
+        self._inside = context.inside(place, ".")
         self.candidates = Candidates(Path())
         self.left: Callable[[], bool] = lambda: True
         self.names: dict[str, str] = {}

@@ -11,8 +11,9 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import Checkpoint, FilePath, command
+from cowfs.cli.command import HOW_MANY, Checkpoint, FilePath, command
 from cowfs.cli.context import Context
+from cowfs.errors import UsageError
 from cowfs.service.audit.log import Log, Process
 from cowfs.service.audit.stories import Story
 from cowfs.service.audit.telling import Paths, later, newest
@@ -54,7 +55,7 @@ _LOOK_SECONDS = 0.3
 @click.option(
     "-n",
     "limit",
-    type=click.IntRange(min=0),
+    type=HOW_MANY,
     default=25,
     show_default=True,
     metavar="N",
@@ -114,7 +115,9 @@ def changes(
 
 def _wanted(who: str | None, outside: bool) -> Callable[[Process], bool] | None:
     """Whose changes are told; None for all."""
-    if not who:
+    if who == "":
+        raise UsageError(detail="'' is nobody's name", command="changes")
+    if who is None:
         return (lambda process: process.record.outside) if outside else None
     return lambda process: process.is_of(who) and (process.record.outside or not outside)
 

@@ -9,6 +9,7 @@ from cowfs.cli import context as opening
 from cowfs.cli import output, reports
 from cowfs.cli.command import command
 from cowfs.cli.context import Context
+from cowfs.errors import BadLabelError
 
 
 @command(
@@ -20,16 +21,18 @@ from cowfs.cli.context import Context
     ],
 )
 @click.option("-m", "--message", default="", metavar="TEXT", help="What this state is.")
-@click.option("--label", default="", metavar="NAME", help="A unique name for the checkpoint.")
-def checkpoint(context: Context, message: str, label: str) -> None:
+@click.option("--label", metavar="NAME", help="A unique name for the checkpoint.")
+def checkpoint(context: Context, message: str, label: str | None) -> None:
     """Keep the present state, so that one can come back to it.
 
     It takes a moment, whatever the size of the project, and is on stable storage when
     the command returns. Works on a workspace that is not mounted, too.
     """
+    if label == "":
+        raise BadLabelError(label=label, reason="it is empty")
     place = context.locate()
     message = output.valid(message)
-    params = {"message": message, "label": label}
+    params = {"message": message, "label": label or ""}
     daemon = opening.connect(place)
     if daemon is not None:
         with daemon:

@@ -102,7 +102,7 @@ def _sort_out(
 
 def _is_path(context: Context, place: Place, workspace: ReadOnly, word: str) -> bool:
     """Whether a word is the path of something that is there, or was at the last checkpoint."""
-    if os.path.lexists(os.path.join(context.directory, word)):
+    if word and os.path.lexists(os.path.join(context.directory, word)):
         return True
     try:
         path = os.fsencode(context.inside(place, word))

@@ -12,7 +12,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import command
+from cowfs.cli.command import HOW_MANY, command
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
@@ -38,7 +38,7 @@ from cowfs.service.states import States
 @click.option(
     "-n",
     "limit",
-    type=click.IntRange(min=0),
+    type=HOW_MANY,
     default=100,
     show_default=True,
     metavar="N",
@@ -47,11 +47,13 @@ from cowfs.service.states import States
 def find(context: Context, name: str, deleted: bool, limit: int) -> None:
     """Find files by name, in the present state and in every checkpoint.
 
-    NAME is a name or the end of a path, with * ? [] if wanted. For each file that is gone: the last
+    NAME is a name or the end of a path, with * ? [] if wanted; a path from here if it begins with
+    / ./ or ../. For each file that is gone: the last
     checkpoint that has it, and the command that brings it back. First those that went last.
     """
     place = context.locate()
-    pattern = Pattern(os.fsencode(name))
+    is_path = name.startswith(("/", "./", "../"))
+    pattern = Pattern(os.fsencode(context.inside(place, name) if is_path else name))
     incomplete = _is_incomplete(place)
     with opening.reading(place, need_base=False) as workspace, ProgressLine() as line:
 

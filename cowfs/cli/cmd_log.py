@@ -12,7 +12,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import graph, output
-from cowfs.cli.command import FilePath, Session, command
+from cowfs.cli.command import HOW_MANY, FilePath, Session, command
 from cowfs.cli.context import Context
 from cowfs.cli.events import describe
 from cowfs.cli.folding import fold
@@ -22,6 +22,7 @@ from cowfs.errors import CowfsError
 from cowfs.format.records import Counts
 from cowfs.service.finding.pathlog import PathLog, log_paths, nearest
 from cowfs.service.finding.selection import Bound, Selection, bound_of, pattern_of
+from cowfs.service.selectors import KINDS
 from cowfs.service.sessions.listing import find
 from cowfs.service.timeline import Row, Timeline
 from cowfs.service.workspace import ReadOnly
@@ -44,7 +45,7 @@ from cowfs.service.workspace import ReadOnly
 @click.option(
     "-n",
     "limit",
-    type=click.IntRange(min=0),
+    type=HOW_MANY,
     default=25,
     show_default=True,
     metavar="N",
@@ -55,7 +56,14 @@ from cowfs.service.workspace import ReadOnly
 @click.option("--since", metavar="WHEN", help="Not older: a time or a checkpoint.")
 @click.option("--until", metavar="WHEN", help="Not newer: a time or a checkpoint.")
 @click.option("-a", "--all", "every", is_flag=True, help="Automatic ones one by one, too.")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only of this kind (repeat).")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(KINDS),
+    metavar="KIND",
+    help=f"Only of this kind (repeat): {', '.join(KINDS)}.",
+)
 @click.option("--session", type=Session(), metavar="ID", help="Only of this session of an agent.")
 def log(
     context: Context,
@@ -127,9 +135,9 @@ def _selection(
     return Selection(
         pattern,
         kinds,
-        bound_of(workspace, since, now, earliest=True) if since else Bound(),
-        bound_of(workspace, until, now, earliest=False) if until else Bound(),
-        find(workspace.reader, session).id if session else "",
+        bound_of(workspace, since, now, earliest=True) if since is not None else Bound(),
+        bound_of(workspace, until, now, earliest=False) if until is not None else Bound(),
+        find(workspace.reader, session).id if session is not None else "",
     )
 
 

@@ -14,7 +14,7 @@ from cowfs.cli import output, running
 from cowfs.cli.command import Checkpoint, FilePath, Session, command
 from cowfs.cli.context import Context
 from cowfs.client.places import Place
-from cowfs.errors import UsageError
+from cowfs.errors import UnknownCheckpointError, UsageError
 
 CODE, CONVERSATION, BOTH = "code", "conversation", "both"
 _METHOD = {CODE: "", CONVERSATION: "only", BOTH: "both"}
@@ -92,6 +92,8 @@ def restore(
     inside = [context.inside(place, path) for path in paths]
     if "" in inside:
         inside = []
+    if expect == "":
+        raise UnknownCheckpointError(selector=expect)
     if what == CONVERSATION and (inside or exclude):
         raise UsageError(detail="a conversation has no paths", command="restore")
     if dry_run and expect:
@@ -103,12 +105,17 @@ def restore(
             raise UsageError(detail=detail, command="restore")
         checkpoint, state = _choose_prompt(place, session)
         expect = expect or state
-    if not what and asking and checkpoint and not inside and _has_conversation(place, checkpoint):
+    if (
+        checkpoint is not None
+        and asking
+        and not (what or inside)
+        and _has_conversation(place, checkpoint)
+    ):
         from cowfs.cli import menus
 
         what = menus.ask_what()
-        checkpoint = checkpoint if what else ""
-    if not checkpoint:
+        checkpoint = checkpoint if what else None
+    if checkpoint is None:
         output.note("nothing was changed")
         return
     if dry_run:
@@ -145,8 +152,8 @@ def _has_conversation(place: Place, selector: str) -> bool:
         return found is not None and bool(found.marks)
 
 
-def _choose_prompt(place: Place, name: str | None) -> tuple[str, str]:
-    """(checkpoint before a prompt, name of the present state); the first is "" for none."""
+def _choose_prompt(place: Place, name: str | None) -> tuple[str | None, str]:
+    """(checkpoint before a prompt, name of the present state); the first is None for none."""
     from cowfs import agents
     from cowfs.cli import menus
     from cowfs.service.expecting import state_of
@@ -173,7 +180,7 @@ def _choose_prompt(place: Place, name: str | None) -> tuple[str, str]:
     chosen = menus.ask_prompt(
         found, f"prompts in {title}, the newest first, and what changed after each{older}"
     )
-    return (chosen.point.id if chosen is not None else ""), state
+    return (chosen.point.id if chosen is not None else None), state
 
 
 @command("undo", examples=[("cowfs undo", "after a restore that was wrong")])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
 from cowfs.cli.context import Context
+
+HOW_MANY = click.IntRange(0, sys.maxsize)
+"""For -n: so many, 0 for all."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 

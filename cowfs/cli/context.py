@@ -50,7 +50,8 @@ class Context:
         try:
             return places.current_directory()
         except OSError:
-            raise UsageError(detail="the working directory does not exist any more") from None
+            detail = 'the working directory does not exist any more; `cd "$PWD"` enters a new one'
+            raise UsageError(detail=detail) from None
 
     @property
     def directory(self) -> str:
@@ -69,7 +70,7 @@ class Context:
 
     def inside(self, place: Place, text: str) -> str:
         """A path of the command line relative to the workspace's top; "" is the top itself. Raises
-        UsageError for a path outside."""
+        UsageError for a path outside, or an empty one."""
         return opening.inside(place, text, self.directory)
 
     def answer(self, document: dict[str, Any], text: str) -> None:

@@ -45,6 +45,8 @@ def _parse(arguments: list[str]) -> _Plain | None:
             plain.as_json = True
         elif plain.command == "checkpoint" and word in _VALUES and at + 1 < len(rest):
             at += 1
+            if not rest[at] and word == "--label":
+                return None  # the daemon would take it for none
             plain.params[_VALUES[word]] = rest[at]
         else:
             return None

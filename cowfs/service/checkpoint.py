@@ -15,14 +15,16 @@ from cowfs.store.steps import reached
 from cowfs.volume import history
 from cowfs.volume.history import Author
 
-_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,99}")
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_LABEL = re.compile(rf"(?!.{{101}}){_NAME}(?:/{_NAME})*")
+"""Below `.cowfs/checkpoints` it is a path."""
 
 
 def check_label(label: str) -> None:
     """Raises BadLabelError for a label that a selector could not name."""
     if not _LABEL.fullmatch(label):
         raise BadLabelError(label=label, reason="it has other characters, or is too long or empty")
-    if re.fullmatch(r"[0-9a-f]{4,12}", label):
+    if re.fullmatch(r"[0-9a-fA-F]{4,12}", label):
         raise BadLabelError(label=label, reason="it looks like a checkpoint id")
 
 

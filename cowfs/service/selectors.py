@@ -46,6 +46,8 @@ AUTOMATIC = "auto"
 UNASKED = (AUTOMATIC, "tool", "agent", "turn")
 """The kinds of all that come while an agent works (service/sessions/recording.py) or by themselves:
 nobody thinks of them. Before a prompt somebody has typed something."""
+KINDS = ("start", "manual", "rescue", "apply", "external", "prompt", *UNASKED)
+"""All kinds of checkpoints."""
 _MOST_MISSING = 10_000
 _LONGEST_NAME = 500
 """Bytes; no key of the store is longer (511, LMDB)."""

@@ -39,10 +39,21 @@ TABLE: list[tuple[str, tuple[str, int]]] = [
     ("checkpoint --label no/../spaces!", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label -x", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label abcd1234", ("COWFS_BAD_LABEL", 6)),
+    ("checkpoint --label ABCD1234", ("COWFS_BAD_LABEL", 6)),
+    ("checkpoint --label a//b", ("COWFS_BAD_LABEL", 6)),
+    ("checkpoint --label a/../b", ("COWFS_BAD_LABEL", 6)),
+    ("checkpoint --label a/.b", ("COWFS_BAD_LABEL", 6)),
+    ("checkpoint --label a/", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label taken", ("COWFS_LABEL_IN_USE", 6)),
     ("log extra", NO_PATH),
     ("log -n many", USAGE),
     ("log -n -1", USAGE),
+    ("log -n 99999999999999999999", USAGE),
+    ("log --kind nonsense", USAGE),
+    ("changes -n 99999999999999999999", USAGE),
+    ("find -n 99999999999999999999 readme", USAGE),
+    ("find ../home/x", USAGE),
+    ("bisect", USAGE),
     ("diff nothing", NO_CHECKPOINT),
     ("diff taken nothing", NO_CHECKPOINT),
     ("diff taken @ nothing", NO_PATH),
@@ -131,6 +142,46 @@ def test_bad_input(
     assert (error["code"], error["exit_code"]) == expected, error
     assert error["message"]
     assert error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["restore", ""], NO_CHECKPOINT),
+        (["restore", "", "readme"], NO_CHECKPOINT),
+        (["restore", "taken", ""], USAGE),
+        (["restore", "taken", "--expect", ""], NO_CHECKPOINT),
+        (["diff", ""], NO_CHECKPOINT),
+        (["diff", "taken", "@", ""], USAGE),
+        (["diff", "--", ""], USAGE),
+        (["log", ""], USAGE),
+        (["log", "--since", ""], NO_CHECKPOINT),
+        (["log", "--until", ""], NO_CHECKPOINT),
+        (["log", "--session", ""], ("COWFS_UNKNOWN_SESSION", 71)),
+        (["log", "--kind", ""], USAGE),
+        (["changes", ""], USAGE),
+        (["changes", "--since", ""], NO_CHECKPOINT),
+        (["changes", "--by", ""], USAGE),
+        (["blame", ""], USAGE),
+        (["find", ""], USAGE),
+        (["seal", ""], USAGE),
+        (["pin", ""], NO_CHECKPOINT),
+        (["forget", ""], NO_CHECKPOINT),
+        (["export", "", "../out"], NO_CHECKPOINT),
+        (["checkpoint", "--label", ""], ("COWFS_BAD_LABEL", 6)),
+        (["-C", ".", "checkpoint", "--label", ""], ("COWFS_BAD_LABEL", 6)),
+    ],
+)
+def test_empty_word(
+    shared_cowfs: Cowfs,
+    workspace: Path,
+    before: dict[str, object],
+    words: list[str],
+    expected: tuple[str, int],
+) -> None:
+    """A variable of a script that was not set is never taken for everything, or for nothing."""
+    error = shared_cowfs.fails(*words)
+    assert (error["code"], error["exit_code"]) == expected, error
 
 
 def test_nothing_was_changed(

@@ -167,6 +167,18 @@ def test_the_command_is_for_where_the_user_is(cowfs: Cowfs, mounted: Path) -> No
     assert (mounted / "gone").read_text() == "x"
 
 
+def test_a_name_that_is_a_path_from_here(cowfs: Cowfs, mounted: Path) -> None:
+    """As `log` and `restore` take it: what a user has typed once is typed again."""
+    (mounted / "src" / "lost").write_text("x")
+    checkpoint(cowfs)
+    (mounted / "src" / "lost").unlink()
+    for name in (str(mounted / "src" / "lost"), "./lost", "../src/lost", "../*/lost"):
+        found = cowfs.ok("find", name, cwd=mounted / "src")["found"]
+        assert [row["path"] for row in found] == ["src/lost"], name
+    assert cowfs.fails("find", str(mounted / "src" / "never"))["code"] == "COWFS_NAME_NOT_FOUND"
+    assert cowfs.fails("find", "/never")["code"] == "COWFS_USAGE"
+
+
 def test_a_file_that_moved_and_one_that_never_was(cowfs: Cowfs, mounted: Path) -> None:
     (mounted / "before").write_text("x")
     checkpoint(cowfs)
