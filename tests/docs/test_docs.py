@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import shlex
 import threading
@@ -28,7 +29,13 @@ from cowfs.format.records import CheckpointRecord
 from cowfs.mount.operations import Operations
 from cowfs.service.apply import Applied
 from cowfs.service.engine import LocalEngine
+from cowfs.service.housekeeping import Cleaned
+from cowfs.service.restore import Restored
+from cowfs.service.sealing import Sealed
+from cowfs.service.sessions.conversation import Continuation
+from cowfs.service.sessions.recording import Event
 from cowfs.service.settings import SETTINGS, Setting
+from cowfs.service.shrinking import Shrunk
 from cowfs.volume.history import Author
 from tests.support.volumes import Rig
 
@@ -138,6 +145,18 @@ def test_every_field_is_in_the_protocol(volume: Rig, tmp_path: Path) -> None:
     checkpoint = {field.name for field in msgspec.structs.fields(CheckpointRecord)}
     assert checkpoint <= fields("## Methods")
     assert Applied(0).to_json().keys() | {"dry_run"} == fields("### apply")
+
+
+def test_every_field_of_the_other_results_is_in_the_protocol() -> None:
+    assert Sealed().to_json().keys() | {"paths", "rate", "idle"} == fields("### seal")
+    assert Cleaned().to_json().keys() | {"rules", "idle"} == fields("### gc")
+    assert Shrunk().to_json().keys() == fields("### compact")
+    continuation = {field.name for field in dataclasses.fields(Continuation)}
+    parameters = {"checkpoint", "paths", "exclude", "volatile", "conversation", "expect"}
+    restored = {field.name for field in dataclasses.fields(Restored)} - {"seconds"}
+    assert restored | {"daemon_seconds"} | parameters | continuation == fields("### restore")
+    event = {field.name for field in msgspec.structs.fields(Event)}
+    assert event <= fields("### session.event")
 
 
 # -- README.md, guide.md, administration.md -----------------------------------------------------
