@@ -54,6 +54,14 @@ def workspace(shared_cowfs: Cowfs) -> Path:
     return mounted_project(shared_cowfs)
 
 
+@pytest.fixture
+def place(workspace: Path, request: pytest.FixtureRequest) -> Path:
+    """A directory of the shared workspace for one test."""
+    top = workspace / str(request.node.name)
+    top.mkdir()
+    return top
+
+
 def mounted_project(cowfs: Cowfs) -> Path:
     """A project, mounted over itself, in which the command works; without FUSE the test is
     skipped."""

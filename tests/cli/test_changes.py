@@ -20,14 +20,6 @@ pytestmark = pytest.mark.usefixtures("own_processes")
 PYTHON = "import os, sys, mmap, time\n"
 
 
-@pytest.fixture
-def place(workspace: Path, request: pytest.FixtureRequest) -> Path:
-    """A directory of the shared workspace for one test."""
-    top = workspace / str(request.node.name)
-    top.mkdir()
-    return top
-
-
 def run(*command: str, cwd: Path) -> None:
     subprocess.run(command, cwd=cwd, check=True)
 

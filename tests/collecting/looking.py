@@ -115,6 +115,12 @@ def _named(state: State) -> dict[tuple[int, bytes], int]:
     return found
 
 
+def stored_bytes(rig: Rig) -> int:
+    """What blocks take."""
+    rig.volume.look_again()
+    return sum(len(value) for _, value in rig.volume.reader.scan("block"))
+
+
 # -- what must be gone ----------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from tests.collecting.looking import (
     collect_garbage,
     forget,
     look,
+    stored_bytes,
 )
 from tests.support.volumes import AUTHOR, Rig
 
@@ -35,12 +36,6 @@ DATA = random.Random(1).randbytes(2 * BLOCK_SIZE)
 
 def head(rig: Rig) -> int:
     return rig.volume.branch.head
-
-
-def stored_bytes(rig: Rig) -> int:
-    """Of blocks."""
-    rig.volume.look_again()
-    return sum(len(value) for _, value in rig.volume.reader.scan("block"))
 
 
 def test_what_only_a_removed_checkpoint_showed_is_freed(rig: Rig) -> None:

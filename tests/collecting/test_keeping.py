@@ -7,15 +7,7 @@ import random
 import pytest
 
 from cowfs.tree.keeping import Kept
-
-
-def ancestors(parents: dict[int, int], epoch: int) -> set[int]:
-    """An epoch and what it comes from."""
-    found = {epoch}
-    while epoch:
-        epoch = parents[epoch]
-        found.add(epoch)
-    return found
+from tests.store.history import ancestors
 
 
 def sees(parents: dict[int, int], state: int, versions: list[int]) -> int | None:

@@ -91,12 +91,6 @@ def contents(state: State) -> dict[bytes, bytes]:
     return {path: shown.content for path, shown in state.items() if shown.content}
 
 
-def stored_bytes(rig: Rig) -> int:
-    """Of blocks."""
-    rig.volume.look_again()
-    return sum(len(value) for _, value in rig.volume.reader.scan("block"))
-
-
 def without_contents(state: State) -> dict[bytes, object]:
     return {path: shown._replace(content=b"") for path, shown in state.items()}
 

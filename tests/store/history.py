@@ -19,7 +19,7 @@ def trees(draw: st.DrawFn, most: int = 40) -> list[int]:
     return parents
 
 
-def ancestors(parents: list[int], epoch: int) -> set[int]:
+def ancestors(parents: list[int] | dict[int, int], epoch: int) -> set[int]:
     """An epoch and all that it descends from, one by one."""
     found = {epoch}
     while epoch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ import pytest
 from cowfs.errors import StoreFullError
 from cowfs.format import codec, keys
 from cowfs.store import group as groups
-from cowfs.store import writer as writing
 from cowfs.store.env import Store
 from cowfs.store.group import TransactionGroup
 from cowfs.store.lineage import Lineage
@@ -20,15 +19,6 @@ from cowfs.store.snapshot import Reader, read_block
 from cowfs.store.writer import Writer
 
 LINE = Lineage(((0, 1000),))
-
-
-@pytest.fixture
-def writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
-    monkeypatch.setattr(writing, "_RETRY_SECONDS", 0.01)
-    made = Writer(store)
-    yield made
-    if made._thread.is_alive():
-        made.close()
 
 
 def noise(seed: int, size: int = 2000) -> bytes:

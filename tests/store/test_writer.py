@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import lmdb
@@ -46,15 +46,6 @@ def labels(**values: bytes) -> TransactionGroup:
 def rows(store: Store, table: str) -> dict[bytes, bytes]:
     with Reader(store) as reader:
         return dict(reader.scan(table))
-
-
-@pytest.fixture
-def writer(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
-    monkeypatch.setattr(writing, "_RETRY_SECONDS", 0.01)
-    made = Writer(store)
-    yield made
-    if made._thread.is_alive():
-        made.close()
 
 
 @pytest.fixture

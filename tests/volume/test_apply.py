@@ -203,7 +203,8 @@ def test_an_outside_edit_is_saved_before_it_is_overwritten(open_rig: OpenRig, ba
     result = run(rig)
     kept = [path for path in base.iterdir() if path.read_text() == "theirs"]
     assert (base / "f").read_text() == "mine"
-    assert kept or ("conflict", "f") in rig.problems()
+    assert [path.name for path in kept] == ["f.outside-1"], "as for anything that is not known"
+    assert ("conflict", "f") in rig.problems()
     assert result.epoch
 
 
