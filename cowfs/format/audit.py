@@ -30,7 +30,7 @@ REDONE = 10
 CODES = range(MADE, REDONE + 1)
 
 CUT = 1
-"""Bit of `Operation.what`: the size was set."""
+"""Bit of `Operation.what`: the size was set, or a part was allocated or made a hole."""
 MODE = 2
 OWNER = 4
 TIMES = 8
