@@ -7,6 +7,7 @@ its size.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import random
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cowfs.types import BLOCK_SIZE
+from cowfs.volume.sparse import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
+from tests.mount.calls import fallocate
 
 WINDOW = 5 * BLOCK_SIZE + 4096
 _FAR = (1 << 32) - 2 * BLOCK_SIZE
@@ -184,6 +187,43 @@ class Exerciser:
         os.ftruncate(self._fd, before)
         self._cut(before)
 
+    def _allocate(self) -> None:
+        """fallocate(2), in all modes that there are."""
+        offset = self._offset()
+        length = self._length(offset)
+        mode = self._rng.choice((PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, ZERO_RANGE | KEEP_SIZE, 0, 1))
+        if self._fixed:
+            mode |= KEEP_SIZE
+        if not length:
+            return
+        self._note(f"fallocate({mode}) of {length} at {offset}")
+        fallocate(self._fd, mode, offset, length)
+        if mode & (PUNCH_HOLE | ZERO_RANGE):
+            inside = min(length, self._size - offset)
+            if inside > 0:
+                self._put(offset, bytes(inside))
+        if not mode & KEEP_SIZE:
+            self._size = max(self._size, offset + length)
+
+    def _seek(self) -> None:
+        """What lseek(2) says to be a hole has no data in it."""
+        if self._fixed:
+            return
+        offset = self._offset()
+        self._note(f"lseek from {offset}")
+        if offset >= self._size:
+            return
+        hole = os.lseek(self._fd, offset, os.SEEK_HOLE)
+        try:
+            following = os.lseek(self._fd, hole, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            following = self._size
+        window, start = self._window(hole)
+        if any(window[hole - start : following - start]):
+            raise WrongBytesError(f"data in the hole {hole} to {following}\n{self.log()}")
+
     def _empty(self) -> None:
         self._note("open with O_TRUNC")
         os.close(os.open(self._path, os.O_WRONLY | os.O_TRUNC))
@@ -269,8 +309,11 @@ class Exerciser:
                         raise WrongBytesError(f"no hole at {place}\n{self.log()}")
         if self._mapping is not None:
             mapping, start = self._mapping
-            if length := min(len(mapping), max(self._size - start, 0)):
-                self._same(mapping[:length], start, length)
+            # Its first page may begin in somebody else's part.
+            first = max(start, self._fixed.start) if self._fixed else start
+            end = min(start + len(mapping), self._size)
+            if first < end:
+                self._same(mapping[first - start : end - start], first, end - first)
 
     def _parts(self) -> Iterator[tuple[int, int]]:
         if self._fixed:
@@ -299,11 +342,16 @@ def _read(fd: int, start: int, end: int) -> bytes:
     return b"".join(pieces)
 
 
-_FIXED_CALLS = (*("write",) * 6, *("read",) * 6, *("map",) * 6, "sync", "forget", "reopen")
+_FIXED_CALLS = (
+    *(*("write",) * 6, *("read",) * 6, *("map",) * 6),
+    *("sync", "forget", "reopen", "allocate"),
+)
 _CALLS = (
     *_FIXED_CALLS,
     *("truncate",) * 3,
     *("punch",) * 2,
+    *("allocate",) * 3,
+    *("seek",) * 2,
     *("append",) * 3,
     *("look",) * 2,
     "empty",

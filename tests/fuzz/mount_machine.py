@@ -82,6 +82,7 @@ class MountMachine:
         self.side = Side(str(self._base))
         self.base_was = _everything(self._base)
         self.dups: set[int] = set()
+        self.unnamed: set[int] = set()
         self.watched: set[int] = set()
         self.vague: set[int] = set()
         """Inodes that something held during a restore without a handle: the daemon does not hear
@@ -145,6 +146,8 @@ class MountMachine:
             raise MismatchError(f"{step!r}: {_short(found)}, should be {_short(expected)}")
         if step[0] == "dup":
             self.dups.add(step[1])
+        elif step[0] == "tmpfile":
+            self.unnamed.add(step[1])
         return str(step[0]) not in _LOOKING and not isinstance(expected, str)
 
     def on_compare(self) -> None:
@@ -212,10 +215,12 @@ class MountMachine:
         for number, fd in list(self.side.handles.items()):
             # The twin could not keep an offset that is shared. A removed directory is dead for the
             # kernel: if a restore brings it back, it is another one, and the old one gives EIO.
-            if number in self.dups or _is_removed_directory(os.fstat(fd)):
+            # Nor would a file without a name lose the chance of one.
+            if number in self.dups | self.unnamed or _is_removed_directory(os.fstat(fd)):
                 self.side.do(("close", number))
                 self.twin.do(("close", number))
         self.dups.clear()
+        self.unnamed.clear()
         return Moment("", self.twin.record(), self._shown())
 
     def _shown(self) -> Shown:

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.mount.calls import renameat2
+from tests.mount.calls import AT_SYMLINK_FOLLOW, fallocate, linkat, renameat2
 
 SET_TIMES = 10**18
 """Nanoseconds (in 2001): explicit times are below, the clock's above."""
@@ -130,6 +130,16 @@ class Side:
 
     def do_ftruncate(self, number: int, size: int) -> None:
         os.ftruncate(self.handles[number], size)
+
+    def do_fallocate(self, number: int, mode: int, offset: int, size: int) -> None:
+        fallocate(self.handles[number], mode, offset, size)
+
+    def do_tmpfile(self, number: int, directory: str, flags: int, mode: int) -> None:
+        self._keep(number, os.open(self.at(directory), flags | os.O_TMPFILE, mode))
+
+    def do_name(self, number: int, path: str) -> None:
+        """Give a name to what a handle is open on."""
+        linkat(f"/proc/self/fd/{self.handles[number]}", self.at(path), AT_SYMLINK_FOLLOW)
 
     def do_fsync(self, number: int) -> None:
         os.fsync(self.handles[number])

@@ -7,6 +7,7 @@ import random
 import stat
 
 from cowfs.types import BLOCK_SIZE
+from cowfs.volume.sparse import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from tests.fuzz.side import SET_TIMES, Side, Step
 from tests.mount.calls import EXCHANGE, NOREPLACE
 
@@ -217,6 +218,17 @@ class Chooser:
     def _ftruncate(self) -> Step:
         return ("ftruncate", self._handle(), self._offset())
 
+    def _fallocate(self) -> Step:
+        mode = self.rng.choice((0, KEEP_SIZE, PUNCH_HOLE | KEEP_SIZE, ZERO_RANGE, 17, PUNCH_HOLE))
+        return ("fallocate", self._handle(), mode, self._offset(), self._size())
+
+    def _tmpfile(self) -> Step:
+        flags = self.rng.choice((os.O_RDWR, os.O_WRONLY, os.O_RDWR | os.O_EXCL))
+        return ("tmpfile", self._slot(), self._directory(), flags, self._mode())
+
+    def _name_it(self) -> Step:
+        return ("name", self._handle(), self._new())
+
     def _sync(self) -> Step:
         return (self.rng.choice(("fsync", "fdatasync")), self._handle())
 
@@ -374,6 +386,9 @@ _CALLS = (
     (Chooser._pwrite, 50),
     (Chooser._write, 30),
     (Chooser._ftruncate, 25),
+    (Chooser._fallocate, 25),
+    (Chooser._tmpfile, 6),
+    (Chooser._name_it, 8),
     (Chooser._sync, 6),
     (Chooser._fstat, 10),
     (Chooser._fchmod, 8),
