@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from cowfs.volume.sparse import KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE
 from tests.cli.command import Cowfs
 from tests.limits.disks import MIB
 from tests.limits.test_full import KEPT, can_write, durable, write_until_full
+from tests.mount.calls import errno_of, fallocate, opened
 from tests.mount.calls import eventually as until
 
 QUOTA = 16 * MIB
@@ -45,6 +47,22 @@ def test_writers_meet_it(cowfs: Cowfs, workspace: Path) -> None:
     cowfs.ok("unmount", "project")
     assert (workspace / "kept").read_bytes() == KEPT
     cowfs.ok("verify", cwd=workspace)
+
+
+def test_allocating_ahead_meets_it(cowfs: Cowfs, workspace: Path) -> None:
+    """fallocate(2): ENOSPC when what is missing would not fit. Holes need no room."""
+    with opened(workspace / "f", os.O_CREAT | os.O_RDWR) as fd:
+        os.write(fd, os.urandom(MIB))
+        os.fsync(fd)
+        fallocate(fd, 0, 0, 8 * MIB)
+        for mode in (0, KEEP_SIZE, ZERO_RANGE):
+            assert errno_of(fallocate, fd, mode, 0, 64 * MIB) == "ENOSPC"
+        assert os.fstat(fd).st_size == 8 * MIB
+        assert write_until_full(workspace / "big", 64 * MIB).errno == errno.ENOSPC
+        assert errno_of(fallocate, fd, 0, 0, 16 * MIB) == "ENOSPC"
+        fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 0, MIB - 1)
+        os.fsync(fd)
+        assert os.pread(fd, MIB, 0)[:-1] == bytes(MIB - 1)
 
 
 def test_deleting_makes_room(cowfs: Cowfs, workspace: Path) -> None:
