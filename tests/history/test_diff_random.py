@@ -26,7 +26,7 @@ from tests.history.states import (
     replayed,
     tree_state,
 )
-from tests.support.volumes import AUTHOR, Rig
+from tests.support.volumes import AUTHOR, Rig, usable
 
 NAMES = [b"a", b"b"]
 PATHS = [
@@ -150,7 +150,7 @@ def _edit(rig: Rig, made: list[records.CheckpointRecord], what: str, one: Any, t
         if rig.at(one).is_file:
             rig.truncate(one, two)
     elif what == "chmod":
-        rig.chmod(one, two)
+        rig.chmod(one, usable(two) if rig.at(one).is_dir else two)
     else:
         if what == "save":
             inode = rig.find(one)
