@@ -14,6 +14,7 @@ from cowfs.service import collecting
 from cowfs.service.apply import apply
 from cowfs.service.collecting import versions
 from cowfs.types import BLOCK_SIZE
+from cowfs.volume import namespace
 from tests.collecting.looking import (
     BeforeTheSweep,
     check_nothing_left,
@@ -117,6 +118,34 @@ def test_a_file_that_a_restore_left_to_its_handles(rig: Rig) -> None:
     rig.volume._blocks.clear()
     assert handle.read() == DATA
     handle.close()
+
+
+def test_a_file_that_got_its_first_name_after_a_checkpoint(rig: Rig) -> None:
+    """What it has of epochs that do not know it stays as long as it is shown or open."""
+    handle = rig.open_unnamed()
+    handle.write(0, DATA)
+    before = rig.checkpoint()
+    handle.write(BLOCK_SIZE, b"second")
+    middle = rig.checkpoint()
+    forget(rig, [before.id])
+    collect_garbage(rig)
+    expected = DATA[:BLOCK_SIZE] + b"second" + DATA[BLOCK_SIZE + 6 :]
+    assert handle.read() == expected
+    namespace.link(rig.view, handle.inode.ino, *rig.place(b"f"))
+    handle.close()
+    last = rig.checkpoint()
+    forget(rig, [middle.id])
+    collect_garbage(rig)
+    rig.reopen()
+    assert rig.read(b"f") == expected
+    check_verified(rig)
+    rig.unlink(b"f")
+    final = rig.checkpoint()
+    forget(rig, [last.id])
+    collect_garbage(rig)
+    assert stored_bytes(rig) == 0
+    check_nothing_left(rig, [final.epoch])
+    check_verified(rig)
 
 
 def test_a_path_that_was_restored_into_the_open_epoch(rig: Rig) -> None:
