@@ -659,6 +659,10 @@ def _classes() -> dict[str, type[CowfsError]]:
 
 _LIMITS = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (
+    "Commands that only read work. `mount -o remount,rw` makes that file system writable again, if"
+    " it is not read-only for a reason."
+)
 
 
 def as_cowfs_error(error: Exception) -> CowfsError:
@@ -668,8 +672,10 @@ def as_cowfs_error(error: Exception) -> CowfsError:
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
         detail = f"{error.strerror or error}{where}"
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+        if isinstance(error, PermissionError):
             return PermissionDeniedError(detail=detail)
+        if error.errno == errno.EROFS:
+            return PermissionDeniedError(detail=detail, advice=_READ_ONLY)
         if error.errno in _NO_ROOM:
             return StoreFullError(path=error.filename or "or its disk", detail=detail)
         if error.errno in _LIMITS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -102,6 +103,16 @@ def test_out_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             assert client.call("hello") == "here"
     finally:
         server.close()
+
+
+def test_a_read_only_file_system_is_no_question_of_the_owner() -> None:
+    """EROFS: open(2) of the store's lock, for one. To be another user would not help."""
+    refused = OSError(errno.EROFS, os.strerror(errno.EROFS), "/mnt/store/owner")
+    known = as_cowfs_error(refused)
+    assert known.code == "COWFS_PERMISSION"
+    assert "/mnt/store/owner" in str(known)
+    assert "remount" in known.hint_text
+    assert "owner of the workspace" not in known.hint_text
 
 
 def test_a_full_process_table(cowfs: Cowfs) -> None:
