@@ -184,6 +184,7 @@ class Daemon:
             self.engine, self.operation, store, self.busy, self.stop, self.recorder.registry
         )
         self._fuse = threading.Thread(target=self._run_fuse, name="cowfs-fuse")
+        self._timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
 
     def _note_pid(self) -> None:
         """For messages of other commands: nothing depends on it, so a full disk is no obstacle."""
@@ -199,11 +200,10 @@ class Daemon:
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        threading.Thread(target=self._wait_for_signal, name="cowfs-signals", daemon=True).start()
         self._fuse.start()
+        self._timer.start()
+        threading.Thread(target=self._wait_for_signal, name="cowfs-signals", daemon=True).start()
         self._server.start()
-        timer = threading.Thread(target=self._tick, name="cowfs-timer", daemon=True)
-        timer.start()
         self._walker.start()
         with contextlib.suppress(LoopEndedError):
             self.recorder.attribution.begin()
@@ -221,7 +221,7 @@ class Daemon:
         self.collector.join()
         if self._sealer is not None:
             self._sealer.join()
-        timer.join()
+        self._timer.join()
         self.kernel.close()
         unmount_kernel(unmount=False)
         if self._apply_last is not None:
@@ -301,6 +301,8 @@ class Daemon:
             self._leave()
 
     def _leave(self) -> None:
+        # What is under way calls through the mount, as `_end_callers` says; not for ever, though.
+        alone = self.operation.acquire(timeout=_ANSWER_SECONDS)
         try:
             self.unmount(force=True, apply_head=False, author=Author(), progress=lambda **_: None)
         except (CowfsError, OSError, LoopEndedError) as error:
@@ -310,6 +312,9 @@ class Daemon:
             except OSError as second:
                 log.error("the mount stays: %s", second)
             self.loop.stop()
+        finally:
+            if alone:
+                self.operation.release()
 
     def unmount(
         self, *, force: bool, apply_head: bool, author: Author, progress: Callable[..., None]
@@ -342,6 +347,7 @@ class Daemon:
         reached("unmount.done")
         self._apply_last = author if apply_head else None
         if force:
+            self._end_callers()
             self.loop.stop()
         return {
             "mountpoint": mountpoint,
@@ -349,6 +355,13 @@ class Daemon:
             "unstored": unstored,
             "pid": os.getpid(),
         }
+
+    def _end_callers(self) -> None:
+        """End the threads that call through the mount by themselves, while it is served: a call
+        that nobody answers has no end, and nor has who waits for its thread."""
+        self.stop.set()
+        self._timer.join()
+        self.kernel.close()
 
     def _store_all(self, *, give_up: bool) -> str:
         """Bring everything to stable storage; with `give_up` returns why that did not succeed.

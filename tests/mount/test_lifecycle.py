@@ -20,6 +20,7 @@ from tests.mount.calls import child_process, errno_of, eventually, opened, write
 from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.mount.steps import expected, operations
+from tests.support import mounting
 from tests.support.listing import difference, listing, portable
 from tests.support.mounting import Mounted, MountRefusedError, remove_mounts
 
@@ -326,6 +327,29 @@ def test_a_signal_ends_it_in_order(
     assert os.listdir(base) == [], "the base is as it was"
     mount(base)
     assert (base / "f").read_bytes() == data
+
+
+@pytest.mark.parametrize("how", ["signal", "unmount"])
+def test_it_ends_while_it_calls_through_its_own_mount(
+    mount: MountFunction, base: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A file that was held during a restore was closed: the daemon looks at it through the mount,
+    which it has to serve until it has seen it."""
+    monkeypatch.setattr(mounting, "DAEMON", "tests.mount.slow")
+    mounted = mount(base)
+    write_file(base / "f", b"first")
+    kept = mounted.checkpoint()
+    looking = mounted.store / "looking"
+    with opened(base / "f", os.O_RDWR) as fd:
+        os.write(fd, b"later")
+        mounted.restore(kept)
+    eventually(looking.exists)
+    if how == "signal":
+        mounted.process.terminate()
+    else:
+        mounted.call("unmount", force=True)
+    assert mounted.process.wait(_SECONDS) == 0
+    assert not mounted.is_mounted()
 
 
 def test_umount_from_outside_ends_it_in_order(mount: MountFunction, base: Path) -> None:
