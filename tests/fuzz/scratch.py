@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,4 +17,9 @@ def scratch(parent: Path | None) -> Iterator[Path]:
     try:
         yield Path(place)
     finally:
+        for directory, names, _ in os.walk(place):  # a run may close them to their owner
+            for name in names:
+                path = Path(directory, name)
+                if not path.is_symlink():
+                    path.chmod(0o700)
         shutil.rmtree(place)
