@@ -34,6 +34,8 @@ _FLAGS = (
     (os.O_NOATIME, 0.03),
 )
 _MODES = (0o600, 0o644, 0o755, 0o700, 0o2755, 0o4711, 0o1777, 0o6777)
+_OWN_MODES = (0o700, 0o711, 0o744, 0o755)
+"""Without root: any others would close a directory to the run that compares it."""
 _XATTRS = ("user.a", "user.b", "user." + "x" * 200, "trusted.a", "security.a", "none")
 
 
@@ -157,7 +159,7 @@ class Chooser:
         return self.rng.choice(self._maps or [0])
 
     def _mode(self) -> int:
-        return self.rng.choice(_MODES if self._privileged else _MODES[:4])
+        return self.rng.choice(_MODES if self._privileged else _OWN_MODES)
 
     def _time(self) -> int:
         """Before the clock's, also before 1970."""
