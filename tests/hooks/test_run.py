@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -86,7 +87,7 @@ def hook(tmp_path: Path) -> Hook:
 
 
 @contextlib.contextmanager
-def daemon(hook: Hook, serve: Callable[[socket.socket], None]) -> Iterator[None]:
+def daemon(hook: Hook, serve: Callable[[socket.socket], object]) -> Iterator[None]:
     """Something that listens where a daemon would."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.getcwd()
@@ -235,17 +236,31 @@ def test_a_daemon_that_closes_the_connection(hook: Hook) -> None:
 
 
 def test_a_daemon_that_does_not_answer_in_time(hook: Hook) -> None:
+    """The end of the time is a signal; here it comes when the daemon has been asked."""
     release = threading.Event()
 
-    def wait(_connection: socket.socket) -> None:
+    def wait(connection: socket.socket) -> None:
+        connection.recv(1)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        os.kill(struct.unpack("3i", credentials)[0], signal.SIGALRM)
         release.wait(_SECONDS)
 
     with daemon(hook, wait):
         try:
-            said = hook("claude", "--timeout", "0.3")["systemMessage"]
+            said = hook()["systemMessage"]
         finally:
             release.set()
     assert "took too long" in said
+    assert "took too long" in hook.log()[-1]
+
+
+def test_it_ends_in_time(hook: Hook) -> None:
+    release = threading.Event()
+    with daemon(hook, lambda _: release.wait(_SECONDS)):
+        try:
+            hook("claude", "--timeout", "0.3")
+        finally:
+            release.set()
     assert "took too long" in hook.log()[-1]
 
 
