@@ -258,7 +258,9 @@ def test_the_name_of_a_damaged_inode_can_be_removed(
         assert error_of(os.lstat, other) == errno.EIO
         assert error_of(other.read_bytes) == errno.EIO
         assert error_of(other.write_bytes, b"anew") == errno.EIO
-        assert error_of(os.link, other, mount.mountpoint / "link2") == errno.EIO
+        # Of a user the kernel may refuse it itself: the owner is not known (protected_hardlinks).
+        refused = {errno.EIO} if os.geteuid() == 0 else {errno.EIO, errno.EPERM}
+        assert error_of(os.link, other, mount.mountpoint / "link2") in refused
         assert error_of(os.rename, other, mount.mountpoint / "moved") == errno.EIO
         assert subprocess.run(["rm", "-f", other], check=False).returncode == 0
         assert os.listdir(mount.mountpoint / "dir") == ["big"]
