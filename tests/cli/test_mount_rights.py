@@ -93,12 +93,11 @@ def test_allow_other_without_leave(needs_fuse: None, open_place: Path) -> None:
         lines = []
     if "user_allow_other" in [line.strip() for line in lines]:
         pytest.skip("/etc/fuse.conf allows it")
-    uid, base = os.geteuid(), open_place / "home/base"
+    uid, base = None if os.geteuid() else NOBODY, open_place / "home/base"
     base.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        if uid == 0:
+        if uid is not None:
             need_users_mounts()
-            uid = NOBODY
             for path in (base.parent, base):
                 os.chown(path, uid, uid)
             interpreter = stack.enter_context(interpreter_for(uid, open_place))
