@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cowfs.cli.cmd_service import unit
+from cowfs.cli.commands.service import unit
 from tests.cli.command import Cowfs
 from tests.cli.test_mount import is_mounted
 

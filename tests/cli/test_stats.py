@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cowfs.cli import cmd_stats
+from cowfs.cli.commands import stats as command
 from cowfs.service import stats
 from tests.cli.command import Cowfs
 
@@ -33,7 +33,7 @@ def test_a_great_store_has_its_summary_at_once(
     """The details only when they are asked for."""
     cowfs.in_process = True
     cowfs.ok("checkpoint")
-    monkeypatch.setattr(cmd_stats, "_SMALL", 10)
+    monkeypatch.setattr(command, "_SMALL", 10)
     monkeypatch.setattr(stats, "details", None)
     assert cowfs.ok("stats")["details"] is None
     assert "cowfs stats --details" in cowfs.says("stats")

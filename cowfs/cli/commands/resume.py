@@ -17,9 +17,9 @@ import click
 from cowfs.cli import changes as texts
 from cowfs.cli import context as opening
 from cowfs.cli import output, running
-from cowfs.cli.cmd_restore import ask
-from cowfs.cli.cmd_sessions import short_names
 from cowfs.cli.command import Session, command
+from cowfs.cli.commands.restore import ask
+from cowfs.cli.commands.sessions import short_names
 from cowfs.cli.context import Context
 from cowfs.cli.continuing import command_line, first_line, quoted
 from cowfs.client.places import Place

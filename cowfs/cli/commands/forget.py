@@ -9,8 +9,8 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.cmd_gc import checkpoint_line
 from cowfs.cli.command import Checkpoint, command
+from cowfs.cli.commands.gc import checkpoint_line
 from cowfs.cli.context import Context
 
 
