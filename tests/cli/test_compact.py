@@ -27,6 +27,7 @@ def test_while_it_is_mounted(cowfs: Cowfs, mounted: Path) -> None:
     cowfs.ok("gc", "--no-policy")
     (mounted / "after").touch()
     cowfs.ok("checkpoint")
+    cowfs.ok("log")  # waits for what the checkpoint adds after it was answered
     ((_, store),) = cowfs.mounts()
     data = Path(store) / "data.mdb"
     before = data.stat().st_blocks * 512
