@@ -17,7 +17,7 @@ from cowfs.mount.nodes import GHOSTS_INO
 from cowfs.mount.requests import Answer, Caller
 from cowfs.mount.serving import Serving, Waiter
 from cowfs.store.group import TransactionGroup
-from cowfs.volume import attributes, data
+from cowfs.volume import attributes, data, sparse
 from cowfs.volume.inode import Inode
 from cowfs.volume.posix import PosixError
 from cowfs.volume.volume import Volume
@@ -122,27 +122,39 @@ class FileRequests(Serving):
         """Store what the kernel wrote back; wait when the store cannot keep up."""
         inode = self._view.inodes[fh >> 1]
         if inode.ino not in self.upkeep.dropping:
-            self._volume.require_room()
-            if not self._volume.has_room(len(data)):
-                return self._write_later(inode, offset, bytes(data))
-            group = self._write(inode, offset, data)
+            try:
+                self._volume.require_room()
+                if not self._volume.has_room(len(data)):
+                    return self._write_later(inode, offset, bytes(data))
+                group = self._write(inode, offset, data)
+            except PosixError as error:
+                self._refuse(inode, offset + len(data), error)
+                raise
             if group is not None:
                 return self._written_later(group, len(data))
         return wire.TWO.pack(len(data), 0)
 
     async def _write_later(self, inode: Inode, offset: int, data: bytes) -> bytes:
-        volume = self._volume
-        while not volume.has_room(len(data)):
-            # What waits for its commit may take less than it seems to.
-            group = volume.quiesce()
-            if group is None or group.done:
-                raise PosixError(errno.ENOSPC)
+        group = None
+        try:
+            await self._room(len(data))
+            if inode.ino not in self.upkeep.dropping:
+                group = self._write(inode, offset, data)
+        except PosixError as error:
+            self._refuse(inode, offset + len(data), error)
+            raise
+        if group is not None:
             await self._waiter.committed(group)
-        if inode.ino not in self.upkeep.dropping:
-            group = self._write(inode, offset, data)
-            if group is not None:
-                await self._waiter.committed(group)
         return wire.TWO.pack(len(data), 0)
+
+    def _refuse(self, inode: Inode, end: int, error: PosixError) -> None:
+        """Whatever the kernel is answered, it takes the pages for written, and the file to be as
+        large as they made it. So it is as large, and the pages are dropped: they read as zeros."""
+        if error.errno == errno.ENOSPC and end > inode.size:
+            sparse.allocate(self._view, inode, 0, 0, end)
+        if inode.ino not in self.upkeep.refused:
+            self.upkeep.refused.add(inode.ino)
+            self.upkeep.on_refused(inode.ino)
 
     async def _written_later(self, group: TransactionGroup, size: int) -> bytes:
         await self._waiter.committed(group)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from cowfs.errors import StoreFullError
 from cowfs.mount.device import Device
@@ -56,6 +56,12 @@ _FORGET_TRIES = 20
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class _Refused(NamedTuple):
+    """An inode of which the kernel has pages that could not be stored."""
+
+    ino: int
+
+
 class Kernel:
     """The kernel's side of one mount."""
 
@@ -66,8 +72,9 @@ class Kernel:
         self._device = loop.device
         self._ghosts = Ghosts(loop, mountpoint)
         self._holder = Holder(loop, self._ghosts)
-        self._closed: SimpleQueue[int | frozenset[int] | str | None] = SimpleQueue()
+        self._closed: SimpleQueue[int | frozenset[int] | str | _Refused | None] = SimpleQueue()
         loop.operations.upkeep.on_closed = self._closed.put
+        loop.operations.upkeep.on_refused = lambda ino: self._closed.put(_Refused(ino))
         loop.volume.visits.let_go = self._closed.put
         loop.volume.external.adoption.on_adopted = self._adopted
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
@@ -85,14 +92,18 @@ class Kernel:
     def _evict(self) -> None:
         """Files that were corrected while they were held show a ctime of the kernel's own; when
         the last handle is closed the kernel is made to forget them. And what was adopted from the
-        base is shown. Checkpoints that were looked into are forgotten by their names below
-        `.cowfs`, as far as nobody holds what is in them (volume/browsing.py)."""
+        base is shown; what could not be stored is not, any more. Checkpoints that were looked into
+        are forgotten by their names below `.cowfs`, as far as nobody holds what is in them
+        (volume/browsing.py)."""
         while (item := self._closed.get()) is not None:
             if isinstance(item, frozenset):
                 self._show_adopted(item)
                 continue
             try:
-                if isinstance(item, str):
+                if isinstance(item, _Refused):
+                    self._loop.operations.upkeep.refused.discard(item.ino)
+                    self._device.invalidate_inode(item.ino)
+                elif isinstance(item, str):
                     self._device.invalidate_entry(CHECKPOINTS_INO, item.encode())
                 else:
                     self._forget_closed(item)

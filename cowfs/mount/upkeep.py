@@ -75,6 +75,8 @@ class Upkeep:
     looks it up again: it would take what was removed for what it knew under that name.
     unsettled: files that a restore changed and of which the kernel may still have the old times;
     when it writes those back they are ignored.
+    refused: files of which something was refused that the kernel sent; it still shows that, until
+    `on_refused`, which is told of the first of them, has made it drop the pages.
     dropping: files that nobody can write(2) to and whose pages the kernel is told to drop; what it
     writes back of them is from before, or was stored to a mapping meanwhile, and is ignored.
     """
@@ -88,6 +90,8 @@ class Upkeep:
         self.appearing: set[tuple[int, bytes]] = set()
         self.stale: set[int] = set()
         self.on_closed: Callable[[int], None] = lambda ino: None
+        self.refused: set[int] = set()
+        self.on_refused: Callable[[int], None] = lambda ino: None
         self.stranding = False
         self.outdated: set[tuple[int, bytes]] = set()
         self.unsettled: set[int] = set()

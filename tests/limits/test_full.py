@@ -17,6 +17,7 @@ from cowfs.client.rpc import RpcError
 from tests.limits.disks import MIB, fill, free_bytes, small_disk
 from tests.mount.calls import eventually as until
 from tests.support.mounting import Mounted, mounted
+from tests.verify.test_mounted import Checker
 
 KEPT = b"K" * 100_000
 
@@ -70,6 +71,13 @@ def problems(mount: Mounted) -> set[str]:
     return {problem["kind"] for problem in mount.call("status")["health"]["problems"]}
 
 
+def differences(mount: Mounted) -> list[str]:
+    """What `verify` of the mount finds."""
+    with mount.client() as client:
+        report = Checker(mount, client).run()
+    return [problem.check for problem in report.problems]
+
+
 def failure(mount: Mounted, method: str, **params: Any) -> str:
     """The code of the error of a call, "" when it succeeds."""
     try:
@@ -94,6 +102,23 @@ def test_what_the_open_epoch_deletes_makes_room(base: Path, disk: Path) -> None:
         assert problems(mount) == set()
         assert free_bytes(disk) < 10 * MIB  # so it was the store's own room
     assert sorted(os.listdir(base)) == []
+
+
+def test_what_did_not_fit_is_not_shown(base: Path, disk: Path) -> None:
+    """The kernel takes a page that was refused for written. Whoever reads it gets zeros, as after
+    the next mount, and `verify` has nothing to report."""
+    with mounted(base, disk / "store") as mount:
+        big = mount.mountpoint / "big"
+        assert write_until_full(big).errno == errno.ENOSPC
+        with open(big, "rb") as held:  # so that the kernel does not just forget it
+            until(lambda: differences(mount) == [])
+            shown = held.read()
+        blocks = [shown[at : at + 65536] for at in range(0, len(shown), 65536)]
+        assert len(shown) == 128 * MIB
+        assert 8 * MIB < sum(len(block) for block in blocks if any(block)) < 32 * MIB
+        mount.unmount()
+    with mounted(base, disk / "store") as mount:
+        assert (mount.mountpoint / "big").read_bytes() == shown
 
 
 def test_truncating_makes_room(base: Path, disk: Path) -> None:
