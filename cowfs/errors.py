@@ -127,6 +127,16 @@ class LabelInUseError(CowfsError):
     hint = "Choose another label. No checkpoint was made."
 
 
+class LabelBesideError(CowfsError):
+    """Labels are paths below `.cowfs/checkpoints`: of these two one would be a link and a directory
+    at once."""
+
+    code = "COWFS_LABEL_BESIDE"
+    exit_code = 6
+    message = "the label {label!r} cannot be beside {other!r}, which names checkpoint {checkpoint}"
+    hint = "Choose another label: neither may be the other and '/'. No checkpoint was made."
+
+
 class BadLabelError(CowfsError):
     code = "COWFS_BAD_LABEL"
     exit_code = 6

@@ -163,7 +163,7 @@ class Workspace(Access):
 
         label: a unique name for it. if_changed: when nothing has changed since the last one, that
         is returned (`made` is false, message and label are not used).
-        Raises BadLabelError, LabelInUseError, StoreFullError.
+        Raises BadLabelError, LabelInUseError, LabelBesideError, StoreFullError.
         """
         params = {"message": _text(message), "label": label, "if_changed": if_changed}
         with ours():

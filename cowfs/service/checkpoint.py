@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import islice
 
-from cowfs.errors import BadLabelError, LabelInUseError
+from cowfs.errors import BadLabelError, LabelBesideError, LabelInUseError
 from cowfs.format import records
 from cowfs.service.engine import Engine, look_at_git
+from cowfs.store.snapshot import Reader
 from cowfs.store.steps import reached
 from cowfs.volume import history
 from cowfs.volume.history import Author
@@ -28,6 +30,19 @@ def check_label(label: str) -> None:
         raise BadLabelError(label=label, reason="it looks like a checkpoint id")
 
 
+def _check_free(reader: Reader, label: str) -> None:
+    """Raises LabelInUseError, and LabelBesideError for a label that another one begins with, as the
+    path that it is, or that begins with another one: only one of them could be looked up. Stores
+    from before this rule may have both."""
+    key = label.encode()
+    if (used := reader.get("label", key)) is not None:
+        raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
+    above = (key[:at] for at, byte in enumerate(key) if byte == ord("/"))
+    for other in (*above, *islice(reader.keys("label", key + b"/"), 1)):
+        if (used := reader.get("label", other)) is not None:
+            raise LabelBesideError(label=label, other=other.decode(), checkpoint=used.decode()[:8])
+
+
 def checkpoint(
     engine: Engine,
     author: Author,
@@ -43,16 +58,14 @@ def checkpoint(
     keeps besides the files (service/sessions/). still: called in its very moment, to raise if it is
     not wanted any more.
 
-    Raises BadLabelError, LabelInUseError, StoreFullError.
+    Raises BadLabelError, LabelInUseError, LabelBesideError, StoreFullError.
     """
     if label:
         check_label(label)
 
     def seal() -> history.Sealed:
         if label:
-            used = engine.volume.reader.get("label", label.encode())
-            if used is not None:
-                raise LabelInUseError(label=label, checkpoint=used.decode()[:8])
+            _check_free(engine.volume.reader, label)
         if still is not None:
             still()
         return history.seal(

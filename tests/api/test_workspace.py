@@ -19,6 +19,7 @@ from cowfs.errors import (
     BadLabelError,
     BusyError,
     DaemonUnreachableError,
+    LabelBesideError,
     LabelInUseError,
     NotAWorkspaceError,
     NothingToUndoError,
@@ -359,6 +360,9 @@ def test_errors_are_those_of_the_command(cowfs: Cowfs, workspace: Workspace) -> 
         workspace.checkpoint(label="taken")
     told = cowfs.fails("checkpoint", "--label", "taken")
     assert in_use.value.to_json() == told
+    with pytest.raises(LabelBesideError) as beside:
+        workspace.checkpoint(label="taken/too")
+    assert beside.value.to_json() == cowfs.fails("checkpoint", "--label", "taken/too")
     with pytest.raises(BadLabelError):
         workspace.checkpoint(label="-x")
     with pytest.raises(UnknownCheckpointError) as unknown:  # by the daemon

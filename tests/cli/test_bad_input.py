@@ -45,6 +45,7 @@ TABLE: list[tuple[str, tuple[str, int]]] = [
     ("checkpoint --label a/.b", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label a/", ("COWFS_BAD_LABEL", 6)),
     ("checkpoint --label taken", ("COWFS_LABEL_IN_USE", 6)),
+    ("checkpoint --label taken/too", ("COWFS_LABEL_BESIDE", 6)),
     ("log extra", NO_PATH),
     ("log -n many", USAGE),
     ("log -n -1", USAGE),

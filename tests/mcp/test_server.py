@@ -275,6 +275,8 @@ def test_errors_have_code_and_hint(workspace: Path, bot: Agent) -> None:
         assert unknown in bot.fails(tool, **arguments)
     assert "COWFS_UNKNOWN_PATH" in bot.fails("show", checkpoint="@", path="nothing")
     assert "COWFS_NOT_A_FILE" in bot.fails("show", checkpoint="@", path="src")
+    bot.call("checkpoint", label="topic/one")
+    assert "COWFS_LABEL_BESIDE" in bot.fails("checkpoint", label="topic")
     assert "COWFS_BAD_LABEL" in bot.fails("checkpoint", label="-x")
     assert "limit" in bot.fails("log", limit=0)
     assert "message" in bot.fails("checkpoint", message="x" * 2001)

@@ -21,7 +21,9 @@ from cowfs.errors import BadLabelError
     ],
 )
 @click.option("-m", "--message", default="", metavar="TEXT", help="What this state is.")
-@click.option("--label", metavar="NAME", help="A unique name for the checkpoint.")
+@click.option(
+    "--label", metavar="NAME", help="A unique name for the checkpoint; not `a/b` beside `a`."
+)
 def checkpoint(context: Context, message: str, label: str | None) -> None:
     """Keep the present state, so that one can come back to it.
 
