@@ -77,6 +77,7 @@ class Kernel:
         loop.operations.upkeep.on_refused = lambda ino: self._closed.put(_Refused(ino))
         loop.volume.visits.let_go = self._closed.put
         loop.volume.external.adoption.on_adopted = self._adopted
+        self._closing = False
         self._evictor = threading.Thread(target=self._evict, name="cowfs-evictor", daemon=True)
         self._evictor.start()
 
@@ -85,7 +86,8 @@ class Kernel:
         return self._ghosts.mountpoint()
 
     def close(self) -> None:
-        """End the evictor thread."""
+        """End the evictor thread. What it has not come to is left: the mount is gone, or goes."""
+        self._closing = True
         self._closed.put(None)
         self._evictor.join()
 
@@ -95,7 +97,7 @@ class Kernel:
         base is shown; what could not be stored is not, any more. Checkpoints that were looked into
         are forgotten by their names below `.cowfs`, as far as nobody holds what is in them
         (volume/browsing.py)."""
-        while (item := self._closed.get()) is not None:
+        while (item := self._closed.get()) is not None and not self._closing:
             if isinstance(item, frozenset):
                 self._show_adopted(item)
                 continue

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 _Waiting = Coroutine[Any, Any, Any]
 
+_UNMOUNTED = "the file system was unmounted"
 _SPIN_NS = 60_000
 _MOST_HELD = 128
 """Files that are held at the same time; each keeps a thread waiting."""
@@ -93,6 +94,8 @@ class Loop:
 
     def call(self, fn: Callable[[], T]) -> T:
         """Run `fn` in the FUSE thread and return what it returns or raises."""
+        if self._ended.is_set():
+            raise LoopEndedError(_UNMOUNTED)
         done = threading.Event()
         result: list[Any] = []
 
@@ -104,9 +107,9 @@ class Loop:
             done.set()
 
         self.post(run)
-        while not done.wait(0.5):
+        while not done.wait(0.5):  # else it came when the last ones had just been run
             if self._ended.is_set() and not done.is_set():
-                raise LoopEndedError("the file system was unmounted")
+                raise LoopEndedError(_UNMOUNTED)
         good, value = result[0]
         if good:
             return value  # type: ignore[no-any-return]

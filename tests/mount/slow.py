@@ -1,5 +1,5 @@
 """`python -m tests.mount.slow CONFIG READY_FD`: a daemon that takes its time before it looks at a
-file that was closed, through the mount. It says that it begins, by a file beside its log."""
+file that was closed, through the mount. It notes each in a file beside its log, a byte a look."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from cowfs.mount.kernel import Kernel
 
 
 def _look_slowly(self: Kernel, ino: int) -> None:
+    with Path(self._loop.volume.store.path, "looking").open("ab") as looks:
+        looks.write(b".")
     with self._ghosts.alone() as hidden, hidden.name(ino) as name:
-        Path(self._loop.volume.store.path, "looking").touch()
         time.sleep(2)
         os.stat(name, dir_fd=hidden.fd, follow_symlinks=False)
 

@@ -16,6 +16,7 @@ import pytest
 
 from cowfs.client.rpc import RpcError
 from cowfs.daemon.standby import is_exiting
+from cowfs.mount.loop import Loop, LoopEndedError
 from tests.mount.calls import child_process, errno_of, eventually, opened, write_file
 from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
@@ -23,6 +24,7 @@ from tests.mount.steps import expected, operations
 from tests.support import mounting
 from tests.support.listing import difference, listing, portable
 from tests.support.mounting import Mounted, MountRefusedError, remove_mounts
+from tests.support.volumes import Rig
 
 MountFunction = Callable[..., Mounted]
 _SECONDS = 30
@@ -333,23 +335,44 @@ def test_a_signal_ends_it_in_order(
 def test_it_ends_while_it_calls_through_its_own_mount(
     mount: MountFunction, base: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A file that was held during a restore was closed: the daemon looks at it through the mount,
-    which it has to serve until it has seen it."""
+    """Files that were held during a restore were closed: the daemon looks at each through the
+    mount, which it has to serve until it has seen the one it is at. It leaves the others."""
     monkeypatch.setattr(mounting, "DAEMON", "tests.mount.slow")
     mounted = mount(base)
-    write_file(base / "f", b"first")
+    paths = [base / f"f{number}" for number in range(20)]
+    for path in paths:
+        write_file(path, b"first")
     kept = mounted.checkpoint()
-    looking = mounted.store / "looking"
-    with opened(base / "f", os.O_RDWR) as fd:
-        os.write(fd, b"later")
+    looks = mounted.store / "looking"
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            os.write(stack.enter_context(opened(path, os.O_RDWR)), b"later")
         mounted.restore(kept)
-    eventually(looking.exists)
+    eventually(lambda: looks.exists() and looks.read_bytes() != b"")
     if how == "signal":
         mounted.process.terminate()
     else:
         mounted.call("unmount", force=True)
     assert mounted.process.wait(_SECONDS) == 0
     assert not mounted.is_mounted()
+    assert looks.read_bytes() == b"."
+
+
+def test_nothing_is_handed_to_a_request_loop_that_has_ended(
+    volume: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would take it up; who calls it for many files would wait for each."""
+    loop = Loop(volume.volume, "", set())
+    reading, writing = os.pipe()
+    os.close(writing)
+    loop.device.fd = reading
+    loop.run()
+    os.close(reading)
+    handed: list[object] = []
+    monkeypatch.setattr(loop, "post", handed.append)
+    with pytest.raises(LoopEndedError):
+        loop.call(lambda: None)
+    assert not handed
 
 
 def test_umount_from_outside_ends_it_in_order(mount: MountFunction, base: Path) -> None:
