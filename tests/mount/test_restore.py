@@ -1067,12 +1067,13 @@ def test_nothing_changes_after_a_restore(workspace: Mounted) -> None:
 
 @contextlib.contextmanager
 def going_on(step: Callable[[int], None]) -> Iterator[None]:
-    """A process that calls step(0), step(1), ... until the end of the block."""
+    """A process that calls step(0), step(1), ... until the end of the block, or of the tests."""
     stop_reading, stop = os.pipe()
     pid = os.fork()
     if pid == 0:
         status, number = 1, 0
         try:
+            os.close(stop)
             while not select.select([stop_reading], [], [], 0)[0]:
                 step(number)
                 number += 1
