@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -233,13 +234,14 @@ class Workspace(Access):
     ) -> tuple[Activity, ...]:
         """Who changed what, the newest last: what a process did in one go is one of them.
 
-        paths: only to these. since, until: after and before these checkpoints. by: a program, a
-        pid, a user, a session, a sub-agent or a call of a tool; what a process started counts as
-        its work. outside: only what was done by others while a session was going on. limit: the
-        last so many.
+        paths: only to these. since, until: after and before these checkpoints, or times ("2 h ago",
+        "14:30", a date). by: a program, a pid, a user, a session, a sub-agent or a call of a tool;
+        what a process started counts as its work. outside: only what was done by others while a
+        session was going on. limit: the last so many.
         """
         from cowfs.service.audit.log import Log
         from cowfs.service.audit.log import Process as Writer
+        from cowfs.service.audit.spans import span_of
         from cowfs.service.audit.telling import Paths as Names
         from cowfs.service.audit.telling import newest
 
@@ -253,8 +255,12 @@ class Workspace(Access):
                 Log(workspace.reader),
                 Names(workspace.reader),
                 limit or 0,
-                after=-1 if since is None else self._epoch(workspace, since),
-                until=None if until is None else self._epoch(workspace, until),
+                span=span_of(
+                    workspace,
+                    None if since is None else str(since),
+                    None if until is None else str(until),
+                    time.time_ns(),
+                ),
                 tops=self._inside(paths),
                 wanted=wanted if by or outside else None,
                 whole=True,

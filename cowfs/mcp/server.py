@@ -162,7 +162,9 @@ class _Tools:
     def changes(
         self,
         paths: Inside = None,
-        since: Annotated[str, Field(description="only what was done after this checkpoint")] = "",
+        since: Annotated[
+            str, Field(description="only what was done after this checkpoint or time (2 h ago)")
+        ] = "",
         until: Annotated[str, Field(description="only what was done before this one")] = "",
         by: Annotated[
             str, Field(description="only by this program, pid, user, or session of an agent")

@@ -11,6 +11,7 @@ from cowfs.format import audit
 from cowfs.format.audit import AuditRecord, Operation, ProcessRecord
 from cowfs.service.audit import telling
 from cowfs.service.audit.log import Log, Process
+from cowfs.service.audit.spans import Span
 from cowfs.service.audit.stories import Story, name_of
 from cowfs.service.audit.telling import Paths, newest
 from cowfs.store.snapshot import Reader
@@ -27,6 +28,31 @@ def stories(rig: Rig, limit: int = 0, *, whole: bool = False) -> list[Story]:
     rig.volume.sync()
     with Reader(rig.volume.store) as reader:
         return newest(Log(reader), Paths(reader), limit, whole=whole)
+
+
+def test_times_within_one_epoch(volume: Rig, actor: Actor) -> None:
+    """Each bound is within, and a record that lies only partly within is told in part."""
+    actor.create(b"one", b"1")
+    actor.mkdir(b"d")
+    actor.unlink(b"one")
+    actor.create(b"two", b"2")
+    volume.volume.sync()
+    with Reader(volume.volume.store) as reader:
+
+        def told(span: Span) -> list[tuple[str, bytes]]:
+            found = newest(Log(reader), Paths(reader), 0, span=span, whole=True)
+            return [(story.what(), story.paths[0][0]) for story in found]
+
+        deeds = sorted(
+            deed.time
+            for record in Log(reader).backwards()
+            for deed in telling.deeds_of(record, Paths(reader))
+        )
+        first, last = deeds[0], deeds[-1]
+        whole = told(Span())
+        assert told(Span(first=first, last=last)) == whole
+        assert told(Span(first=last + 1)) == told(Span(last=first - 1)) == []
+        assert told(Span(first=last)) == [("made two", b"two")]
 
 
 def said(rig: Rig) -> list[str]:

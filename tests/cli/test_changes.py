@@ -221,6 +221,24 @@ def test_since_and_until(shared_cowfs: Cowfs, place: Path) -> None:
     assert shared_cowfs.fails("changes", "--since", "nothing")["code"] == "COWFS_UNKNOWN_CHECKPOINT"
 
 
+def test_since_and_until_a_time(shared_cowfs: Cowfs, place: Path) -> None:
+    """As `log` takes them; a checkpoint first: a label may look like a time."""
+    (place / "one").touch()
+    shared_cowfs.ok("checkpoint", "--label", "yesterday")
+    (place / "two").touch()
+    everything = [[".", "one"], ["two"]]
+    for since in ("2 h ago", "2000-01-01", "2000-01-01 10:00"):
+        assert [paths(s, place) for s in told(shared_cowfs, "--since", since, place)] == everything
+    assert [paths(s, place) for s in told(shared_cowfs, "--until", "now", place)] == everything
+    assert told(shared_cowfs, "--until", "2 h ago", place) == []
+    assert told(shared_cowfs, "--since", "2000-01-01", "--until", "2000-01-02", place) == []
+    found = told(shared_cowfs, "--since", "yesterday", place)
+    assert [paths(s, place) for s in found] == [["two"]]
+    log = shared_cowfs.ok("log", "--since", "yesterday")["checkpoints"]
+    assert log[-1]["label"] == "yesterday"
+    assert shared_cowfs.fails("changes", "--until", "never")["code"] == "COWFS_UNKNOWN_CHECKPOINT"
+
+
 def test_by_whom(shared_cowfs: Cowfs, place: Path) -> None:
     """What a process started is its work, too."""
     with subprocess.Popen(["bash", "-c", "touch one; true"], cwd=place) as bash:

@@ -15,9 +15,9 @@ from cowfs.cli.command import HOW_MANY, Checkpoint, FilePath, command
 from cowfs.cli.context import Context
 from cowfs.errors import UsageError
 from cowfs.service.audit.log import Log, Process
+from cowfs.service.audit.spans import span_of
 from cowfs.service.audit.stories import Story
 from cowfs.service.audit.telling import Paths, later, newest
-from cowfs.service.workspace import ReadOnly
 
 _LOOK_SECONDS = 0.3
 """How often `--follow` looks for something new."""
@@ -30,6 +30,7 @@ _LOOK_SECONDS = 0.3
         ("cowfs changes src docs/index.md", "to these"),
         ("cowfs changes --since @~1", "since the last checkpoint"),
         ("cowfs changes --since 3f2a --until 9c1b", "between two"),
+        ('cowfs changes --since "2 h ago"', "by time"),
         ("cowfs changes --by npm", "by npm and all that it started"),
         ("cowfs changes --by 5f0c12ab", "by that session of an agent, with its sub-agents"),
         ("cowfs changes --outside", "by others, while a session was going on"),
@@ -37,8 +38,18 @@ _LOOK_SECONDS = 0.3
     ],
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=FilePath())
-@click.option("--since", type=Checkpoint(), metavar="CHECKPOINT", help="What was done after it.")
-@click.option("--until", type=Checkpoint(), metavar="CHECKPOINT", help="What was done before it.")
+@click.option(
+    "--since",
+    type=Checkpoint(),
+    metavar="WHEN",
+    help="What was done after it: a checkpoint or a time.",
+)
+@click.option(
+    "--until",
+    type=Checkpoint(),
+    metavar="WHEN",
+    help="What was done before it: a checkpoint or a time.",
+)
 @click.option(
     "--by",
     "who",
@@ -87,8 +98,7 @@ def changes(
             log,
             Paths(workspace.reader),
             limit,
-            after=_epoch(workspace, since, -1),
-            until=None if until is None else _epoch(workspace, until, None),
+            span=span_of(workspace, since, until, time.time_ns()),
             tops=tops,
             wanted=wanted,
             whole=context.json,
@@ -120,15 +130,6 @@ def _wanted(who: str | None, outside: bool) -> Callable[[Process], bool] | None:
     if who is None:
         return (lambda process: process.record.outside) if outside else None
     return lambda process: process.is_of(who) and (process.record.outside or not outside)
-
-
-def _epoch(workspace: ReadOnly, selector: str | None, default: int | None) -> int:
-    """The epoch that a checkpoint sealed; the open one is above all."""
-    if selector is None:
-        assert default is not None
-        return default
-    point = workspace.point(selector)
-    return point.checkpoint.epoch if point.checkpoint else workspace.branch.head
 
 
 def _print(context: Context, story: Story) -> None:

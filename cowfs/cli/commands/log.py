@@ -53,8 +53,8 @@ from cowfs.service.workspace import ReadOnly
 )
 @click.option("--grep", "pattern", metavar="REGEX", help="Only where message or label match.")
 @click.option("-i", "--ignore-case", is_flag=True, help="For --grep.")
-@click.option("--since", metavar="WHEN", help="Not older: a time or a checkpoint.")
-@click.option("--until", metavar="WHEN", help="Not newer: a time or a checkpoint.")
+@click.option("--since", metavar="WHEN", help="Not older: a checkpoint or a time.")
+@click.option("--until", metavar="WHEN", help="Not newer: a checkpoint or a time.")
 @click.option("-a", "--all", "every", is_flag=True, help="Automatic ones one by one, too.")
 @click.option(
     "--kind",

@@ -17,6 +17,7 @@ from cowfs.errors import DamagedRecordError
 from cowfs.format import audit
 from cowfs.format.audit import AuditHead, AuditRecord, Operation
 from cowfs.service.audit.log import Log, Process
+from cowfs.service.audit.spans import Span
 from cowfs.service.audit.stories import (
     CHANGED,
     EXCHANGED,
@@ -34,6 +35,8 @@ from cowfs.service.audit.stories import (
 )
 from cowfs.store.snapshot import Reader, Snapshot
 
+ALL = Span()
+"""No limit."""
 _PAUSE_NS = 3_000_000_000
 _SOME = 10
 """Paths of each record of which the others are only counted."""
@@ -179,20 +182,28 @@ def tell(
     tops: Sequence[bytes] = (),
     wanted: Choice | None = None,
     *,
+    span: Span = ALL,
     whole: bool = False,
 ) -> list[Story]:
-    """The stories of one record alone; of paths below `tops`, and of processes that are wanted.
+    """The stories of one record alone; of paths below `tops`, of processes that are wanted, and of
+    the times of a span.
 
     whole: with all paths. Else of many operations of one kind only some are looked at.
     """
     process = log.process(record.process)
     if (wanted is not None and not wanted(process)) or (tops and not may_concern(record, tops)):
         return []
-    if not (whole or tops) and len(record.operations) > _MANY and not _is_mixed(record):
+    if (
+        not (whole or tops or span.is_timed)
+        and len(record.operations) > _MANY
+        and not _is_mixed(record)
+    ):
         return [_counted(process, record, paths)]
     stories: dict[str, Story] = {}
     for deed in deeds_of(record, paths):
         second = deed.to_path
+        if not span.has(deed.time):
+            continue
         if tops and not (
             is_below(deed.path, tops) or (second is not None and is_below(second, tops))
         ):
@@ -255,24 +266,25 @@ def newest(
     paths: Paths,
     limit: int,
     *,
-    after: int = -1,
-    until: int | None = None,
+    span: Span = ALL,
     tops: Sequence[bytes] = (),
     wanted: Choice | None = None,
     whole: bool = False,
 ) -> list[Story]:
-    """The last `limit` stories (0: all), the oldest first; of epochs above `after` and up to
-    `until`; `whole` as of `tell`. The log is read from its end, as far as is needed."""
+    """The last `limit` stories (0: all), the oldest first; `span` and `whole` as of `tell`. The log
+    is read from its end, as far as is needed."""
     found: list[list[Story]] = []
     open_ones: dict[tuple[int, str], list[Story]] = {}
 
     def chosen(head: AuditHead) -> bool:
+        if span.last is not None and head.time > span.last:
+            return False
         if wanted is not None and not wanted(log.process(head.process)):
             return False
         return not tops or may_concern(head, tops)
 
-    for record in log.backwards(after, until, chosen):
-        told = tell(log, record, paths, tops, wanted, whole=whole)
+    for record in log.backwards(span.after, span.until, chosen):
+        told = tell(log, record, paths, tops, wanted, span=span, whole=whole)
         for story in reversed(told):
             key = record.process, story.verb
             parts = open_ones.get(key)

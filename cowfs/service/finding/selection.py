@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cowfs.errors import UsageError
+from cowfs.errors import UnknownCheckpointError, UsageError
 from cowfs.format import records
 from cowfs.format.sessions import family
 from cowfs.service.selectors import parse_time
@@ -70,11 +70,15 @@ def pattern_of(text: str, *, ignore_case: bool) -> re.Pattern[str]:
 
 
 def bound_of(workspace: ReadOnly, text: str, now_ns: int, *, earliest: bool) -> Bound:
-    """A time ("2 h ago", "14:30", a date) or a checkpoint. earliest: the first moment that a time
-    can mean, else the last one. Raises UnknownCheckpointError, AmbiguousCheckpointError."""
-    moment = parse_time(text, now_ns)
-    if moment is None:
+    """A checkpoint, or a time ("2 h ago", "14:30", a date) if there is no such checkpoint: a label
+    may look like a time. earliest: the first moment that a time can mean, else the last one. Raises
+    UnknownCheckpointError, AmbiguousCheckpointError."""
+    try:
         return Bound(epoch=workspace.point(text).lineage.head)
+    except UnknownCheckpointError:
+        moment = parse_time(text, now_ns)
+        if moment is None:
+            raise
     if earliest and re.search(r"\d", text) and "ago" not in text:
         moment -= moment % (_MINUTE if re.fullmatch(r".*\d{1,2}:\d{2}", text.strip()) else _SECOND)
     return Bound(time=moment)
