@@ -84,7 +84,7 @@ def agent(shared_cowfs: Cowfs, workspace: Path, request: pytest.FixtureRequest) 
 
 def test_a_session_of_claude_code(agent: Agent) -> None:
     cowfs, top = agent.cowfs, agent.workspace
-    before = len(agent.rows())
+    before, there = len(agent.rows()), sorted(top.iterdir())
     assert agent.hook("SessionStart", source="startup") is None
     agent.prompt("add the tax\n\nand tests")
     told = agent.bash("echo tax > tax.py; rm readme; mv src/main.c src/cart.c")
@@ -105,7 +105,8 @@ def test_a_session_of_claude_code(agent: Agent) -> None:
     cowfs.ok("restore", second)
     assert (top / "tax.py").read_text() == "tax\n"
     cowfs.ok("restore", first)
-    assert sorted(path.name for path in top.iterdir()) == ["readme", "src"]
+    assert sorted(top.iterdir()) == there
+    assert (top / "readme").exists()
     assert (top / "src" / "main.c").exists()
 
 
