@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -13,7 +14,7 @@ import pytest
 
 from tests.mount import test_browsing, test_checkpoint, test_restore
 from tests.mount.calls import NOBODY, errno_of, in_child, write_file
-from tests.mount.mounts import interpreter_for, need_users_mounts, shared_mount
+from tests.mount.mounts import Interpreter, interpreter_for, need_users_mounts, shared_mount
 from tests.mount.scenarios import ANYONE, Scenario
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.support.mounting import Mounted
@@ -22,20 +23,29 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def users_mount(open_directory: Path) -> Iterator[Mounted]:
-    """A mount made by the user nobody, for nobody else."""
+def users_python(open_directory: Path) -> Iterator[Interpreter]:
     need_users_mounts()
-    home = open_directory / "home"
+    with interpreter_for(NOBODY, open_directory) as interpreter:
+        yield interpreter
+
+
+@pytest.fixture(scope="module")
+def users_mount(open_directory: Path, users_python: Interpreter) -> Iterator[Mounted]:
+    """A mount made by the user nobody, for nobody else."""
+    with _mount_in(open_directory / "home", users_python) as mounted:
+        yield mounted
+
+
+@contextlib.contextmanager
+def _mount_in(home: Path, python: Interpreter) -> Iterator[Mounted]:
+    """Such a mount, in a directory that is made for the user."""
     base = home / "base"
     base.mkdir(parents=True)
     fill_base(base)
     for directory, names, files in os.walk(home):
         for name in [".", *names, *files]:
             os.chown(os.path.join(directory, name), NOBODY, NOBODY, follow_symlinks=False)
-    with (
-        interpreter_for(NOBODY, open_directory) as interpreter,
-        shared_mount(base, uid=NOBODY, interpreter=interpreter) as mounted,
-    ):
+    with shared_mount(base, uid=NOBODY, interpreter=python) as mounted:
         yield mounted
 
 
@@ -65,17 +75,18 @@ def _empty(top: Path) -> None:
             os.unlink(path)
 
 
-def test_the_base_came_in_as_the_user_sees_it(users_mount: Mounted) -> None:
-    """The first test of the module: the base is still all there."""
-
+def test_the_base_came_in_as_the_user_sees_it(
+    open_directory: Path, users_python: Interpreter
+) -> None:
     def look() -> None:
-        top = users_mount.mountpoint
         assert sorted(os.listdir(top)) == ["base0", "base1", "base2"]
         assert os.stat(top / "base0/one").st_uid == NOBODY
         assert os.stat(top / "base0/one").st_nlink == 2
         assert (top / "base1/deep/deeper/leaf").read_bytes() == b"leaf 1"
 
-    in_child(look, uid=NOBODY)
+    with _mount_in(open_directory / "untouched", users_python) as mounted:
+        top = mounted.mountpoint
+        in_child(look, uid=NOBODY)
 
 
 def test_closed_to_others_even_to_root(users_mount: Mounted) -> None:
