@@ -258,12 +258,19 @@ def test_a_directory_that_was_lost(open_rig: OpenRig, base: Path) -> None:
 # -- names ------------------------------------------------------------------------------------
 
 
+def labelled(rig: Rig, label: str) -> str:
+    """A checkpoint with a label that is refused now, and was not always."""
+    sealed = history.seal(rig.volume, AUTHOR, kind="manual", message="", label=label)
+    rig.volume.sync()
+    return sealed.checkpoint.id
+
+
 def test_names_of_checkpoints(volume: Rig) -> None:
     first = volume.checkpoint(label="start").id
     second = volume.checkpoint(label="release/1.2").id
     third = volume.checkpoint(label="release/2/beta").id
-    fourth = volume.checkpoint(label="release").id
-    fifth = volume.checkpoint(label="no//path").id
+    fourth = labelled(volume, "release")
+    fifth = labelled(volume, "no//path")
     visits = volume.volume.visits
     assert dict(visits.names()) == {
         **{name.encode(): CHECKPOINT for name in (START, first, second, third, fourth, fifth)},
