@@ -110,9 +110,9 @@ class Commands(click.Group):
 def cli(ctx: click.Context, directory: str | None, as_json: bool) -> None:
     """Record everything that happens in a project directory, and go back to any checkpoint.
 
-    A mounted workspace is found from anywhere below it. Checkpoints are named by their id or the
-    first digits of it (at least 4), by label, by @ (now), @~1 (the last one), @~2 (the one before
-    it), or by time: "@{10 minutes ago}", "@{2026-11-29 14:00}".
+    A mounted workspace is found from anywhere below it, and by paths that lead into it. Checkpoints
+    are named by their id or the first digits of it (at least 4), by label, by @ (now), @~1 (the
+    last one), @~2 (the one before it), or by time: "@{10 minutes ago}", "@{2026-11-29 14:00}".
     """
     ctx.obj = Context(directory)
     ctx.obj.json = as_json

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -18,7 +18,7 @@ from cowfs.api.opening import Daemon, Progress, base_descriptor, connect, readin
 from cowfs.cli import output
 from cowfs.client import places
 from cowfs.client.places import Place
-from cowfs.errors import CowfsError, UsageError
+from cowfs.errors import CowfsError, NotAWorkspaceError, UsageError
 
 if TYPE_CHECKING:
     from cowfs.service.engine import LocalEngine
@@ -67,6 +67,44 @@ class Context:
     def locate(self, directory: str | None = None) -> Place:
         """The workspace that holds a directory, or where the command works."""
         return opening.locate(os.path.normpath(os.path.join(self.directory, directory or "")))
+
+    def locate_paths(self, paths: Sequence[str], perhaps: Sequence[str] = ()) -> Place:
+        """The workspace that paths of the command line lie in; where none of them is in one, that
+        in which the command works.
+
+        perhaps: words that may be something else than paths. They are looked at only where nothing
+        else says which workspace it is. Raises UsageError for paths in different workspaces.
+        """
+        held = self._holders(paths)
+        if not held and perhaps and places.find(self.directory) is None:
+            held = self._holders(perhaps)
+        if not held:
+            if paths and places.find(self.directory) is None:
+                raise NotAWorkspaceError(path=self._directory_of(paths[0]))
+            return self.locate()
+        (one, place), *others = held
+        for path, other in others:
+            if other.store != place.store:
+                tops = f"{place.mountpoint} and {other.mountpoint}"
+                raise UsageError(detail=f"{one} and {path} are in two workspaces: {tops}")
+        opening.must_be_ours(place.store)
+        return place
+
+    def _holders(self, paths: Sequence[str]) -> list[tuple[str, Place]]:
+        """(path, its workspace) of those that are in one."""
+        found = ((path, places.find(self._to_look_at(path))) for path in paths)
+        return [(path, place) for path, place in found if place is not None]
+
+    def _to_look_at(self, path: str) -> str:
+        """What says where a path lies: of a symbolic link in last place, which is meant itself (as
+        of `inside`), its directory."""
+        full = os.path.normpath(os.path.join(self.directory, path))
+        itself = os.path.basename(path) not in ("", ".", "..")
+        return os.path.dirname(full) if itself and os.path.islink(full) else full
+
+    def _directory_of(self, path: str) -> str:
+        full = os.path.normpath(os.path.join(self.directory, path))
+        return full if os.path.isdir(full) else os.path.dirname(full)
 
     def inside(self, place: Place, text: str) -> str:
         """A path of the command line relative to the workspace's top; "" is the top itself. Raises

@@ -31,7 +31,7 @@ def blame(context: Context, path: str, by_line: bool) -> None:
     "@" is the present state, since the last checkpoint. Renames are followed, and files that were
     replaced by new ones of their name.
     """
-    place = context.locate()
+    place = context.locate_paths([path])
     inside = os.fsencode(context.inside(place, path))
     now = time.time_ns()
     with opening.reading(place) as workspace:

@@ -89,7 +89,7 @@ def changes(
     not the workspace. While a session of an agent is going on, what processes do that do not belong
     to one is marked with [outside].
     """
-    place = context.locate()
+    place = context.locate_paths(paths)
     tops = [os.fsencode(context.inside(place, path)) for path in paths]
     wanted = _wanted(who, outside)
     with opening.reading(place, need_base=False) as workspace:
@@ -120,7 +120,7 @@ def changes(
                 last = number
                 for story in told:
                     _print(context, story)
-        place = context.locate()
+        place = context.locate_paths(paths)
 
 
 def _wanted(who: str | None, outside: bool) -> Callable[[Process], bool] | None:

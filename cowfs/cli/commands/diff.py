@@ -48,9 +48,11 @@ def diff(ctx: click.Context, context: Context, arguments: tuple[str, ...], form:
     Without B, B is the present state; without A, too, A is the last checkpoint. Letters: A added,
     D deleted, M modified, P only attributes, R renamed, T another type.
     """
-    place = context.locate()
+    after = ctx.meta["after_dashes"] if ctx.meta["dashes"] else None
+    named = arguments[len(arguments) - (after or 0) :]
+    named += tuple(word for word in arguments if word.startswith(("/", "./", "../")))
+    place = context.locate_paths(named, perhaps=arguments)
     with opening.reading(place) as workspace:
-        after = ctx.meta["after_dashes"] if ctx.meta["dashes"] else None
         a, b, paths = _sort_out(context, place, workspace, list(arguments), after)
         changes = compare(workspace, a, b, [os.fsencode(path) for path in paths])
         if form == PATCH:

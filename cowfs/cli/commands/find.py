@@ -51,8 +51,8 @@ def find(context: Context, name: str, deleted: bool, limit: int) -> None:
     / ./ or ../. For each file that is gone: the last
     checkpoint that has it, and the command that brings it back. First those that went last.
     """
-    place = context.locate()
     is_path = name.startswith(("/", "./", "../"))
+    place = context.locate_paths([name] if is_path else [])
     pattern = Pattern(os.fsencode(context.inside(place, name) if is_path else name))
     incomplete = _is_incomplete(place)
     with opening.reading(place, need_base=False) as workspace, ProgressLine() as line:

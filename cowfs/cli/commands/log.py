@@ -87,7 +87,7 @@ def log(
     With PATHs only the checkpoints that changed them, and what each did: content, attributes or
     name of a file, anything below a directory. Renames are followed back. A path may be gone.
     """
-    place = context.locate()
+    place = context.locate_paths(paths)
     damaged: list[str] = []
     wanted = [os.fsencode(context.inside(place, path)) for path in paths]
     found = pattern_of(pattern, ignore_case=ignore_case) if pattern is not None else None

@@ -87,7 +87,7 @@ def restore(
     written as a copy, and the command that goes on with it is printed. On a terminal you are asked
     which of both you want; without CHECKPOINT you choose from the prompts of the session.
     """
-    place = context.locate()
+    place = context.locate_paths(paths)
     what = _choice(code=code, conversation=conversation, both=both)
     inside = [context.inside(place, path) for path in paths]
     if "" in inside:

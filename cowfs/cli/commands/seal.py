@@ -43,7 +43,7 @@ def seal(context: Context, paths: tuple[str, ...], rate: float | None, idle: boo
     deleted in the directory from outside. The workspace stays usable meanwhile. Interrupt it at any
     time: what was read is kept, and the next run goes on from there.
     """
-    place = context.locate(_parent(paths[0]) if paths else None)
+    place = context.locate_paths(paths)
     inside = [context.inside(place, path) for path in paths]
     wanted = [] if "" in inside else inside
     speed = (rate or 0.0) * 1e6
@@ -64,13 +64,6 @@ def seal(context: Context, paths: tuple[str, ...], rate: float | None, idle: boo
                 params = {"paths": wanted, "rate": speed, "idle": idle}
                 sealed = daemon.call("seal", params, show)
     _tell(context, sealed)
-
-
-def _parent(path: str) -> str:
-    """Where to look for the workspace of a path, which may be a file or gone."""
-    import os
-
-    return path if os.path.isdir(path) else os.path.dirname(path)
 
 
 def _offline(

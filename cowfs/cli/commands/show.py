@@ -44,11 +44,11 @@ def show(context: Context, what: str, around: bool) -> None:
     While the workspace is mounted, any tool finds the same below .cowfs/checkpoints/CHECKPOINT, at
     the top of it: an id, at least 4 digits of one, or a label.
     """
-    place = context.locate()
     if around:
-        _show_session(context, place, what)
+        _show_session(context, context.locate(), what)
         return
     selector, path = _split(what)
+    place = context.locate_paths([path])
     inside = context.inside(place, path)
     with opening.reading(place) as workspace:
         point = workspace.point(selector)
