@@ -30,7 +30,8 @@ from typing import Any
 from cowfs.errors import ApplyConflictError, UnknownPathError
 from cowfs.format import keys, records
 from cowfs.service.applying.apart import closed_to_us, detach
-from cowfs.service.applying.executor import Executor, Mover
+from cowfs.service.applying.executor import Executor
+from cowfs.service.applying.leaving import Mover
 from cowfs.service.applying.plan import Plan, make_plan
 from cowfs.service.applying.reach import Reach, sync_file_system
 from cowfs.service.applying.staging import staging_place

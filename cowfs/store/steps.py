@@ -82,7 +82,7 @@ STEPS = (
     "apply.written",
     "apply.synced",
     "apply.recorded",
-    # service/applying/executor.py: what is done to the base
+    # service/applying/executor.py, leaving.py: what is done to the base
     "apply.staging-made",
     "apply.before-take-away",
     "apply.staged",

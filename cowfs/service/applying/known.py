@@ -36,6 +36,11 @@ class Known:
         value = self._before.reader.get("base", keys.base_key(*name))
         return records.unpack_base(value) if value else None
 
+    def becomes_directory(self, ino: int) -> bool:
+        """Whether an inode is a directory in the new state."""
+        record = self._after.inode(ino)
+        return record is not None and stat.S_ISDIR(record.mode)
+
     def fingerprints(self, ino: int) -> set[tuple[int, ...]]:
         """The base file of an inode as it was last seen, without ctime: what may be replaced."""
         names = {*self._before.links(ino), *self._after.links(ino), staging_place(ino)} | {
