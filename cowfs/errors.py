@@ -79,8 +79,11 @@ class NotAWorkspaceError(CowfsError):
 class UnknownCheckpointError(CowfsError):
     code = "COWFS_UNKNOWN_CHECKPOINT"
     exit_code = 4
-    message = "no checkpoint matches {selector!r}"
+    message = "no checkpoint matches {selector!r}{why}"
     hint = "`cowfs log` lists them. Nothing was changed."
+
+    def __init__(self, *, selector: str, why: str = "") -> None:
+        super().__init__(selector=selector, why=why)
 
 
 class AmbiguousCheckpointError(CowfsError):

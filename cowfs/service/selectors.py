@@ -32,6 +32,8 @@ _UNITS = {
     "w": "weeks",
     "week": "weeks",
 }
+NO_TIME = "it is no time such as 10 minutes ago, 2 h ago, yesterday, 14:30, 2026-11-29 14:00"
+"""What is said of a text that `parse_time` does not understand."""
 _FORMATS = (
     "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M",
@@ -140,6 +142,7 @@ def resolve(reader: Reader, lineage: Lineage, selector: str, now_ns: int) -> Poi
 def _relative(
     reader: Reader, lineage: Lineage, selector: str, now_ns: int
 ) -> records.CheckpointRecord:
+    why = ": after @ comes ~N or {TIME}"
     if steps := re.fullmatch(r"@~(\d{1,9})", selector):
         wanted = int(steps[1])
         # What comes by itself does not count: a name must not change while it is typed.
@@ -147,13 +150,16 @@ def _relative(
         for at, record in enumerate(made, start=1):
             if at == wanted:
                 return record
+        why = ": there are not so many before the present state"
     elif moment := re.fullmatch(r"@\{(.+)\}", selector):
         limit = parse_time(moment[1], now_ns)
-        if limit is not None:
-            earlier = [r for r in all_checkpoints(reader) if r.time <= limit]
-            if earlier:
-                return earlier[-1]
-    raise UnknownCheckpointError(selector=selector)
+        if limit is None:
+            raise UnknownCheckpointError(selector=selector, why=f": {NO_TIME}")
+        earlier = [r for r in all_checkpoints(reader) if r.time <= limit]
+        if earlier:
+            return earlier[-1]
+        why = ": all are younger"
+    raise UnknownCheckpointError(selector=selector, why=why)
 
 
 def _named(reader: Reader, selector: str) -> records.CheckpointRecord:

@@ -69,6 +69,28 @@ def test_the_log_of_what_never_was(cowfs: Cowfs, mounted: Path) -> None:
     assert cowfs.ok("log", name)["checkpoints"] == []
 
 
+def test_why_no_checkpoint_matches(cowfs: Cowfs, mounted: Path) -> None:
+    """A time that is not understood is not one before the first checkpoint."""
+
+    def why(*words: str) -> str:
+        error = cowfs.fails(*words)
+        assert error["code"] == "COWFS_UNKNOWN_CHECKPOINT"
+        assert error["message"].endswith(error["details"]["why"])
+        return str(error["details"]["why"])
+
+    for text in ("1 fortnight ago", "25:99", "2026-13-01", "soon"):
+        assert "no time" in why("restore", f"@{{{text}}}")
+        assert "no time" in why("log", "--since", f"@{{{text}}}")
+        assert "no time" in why("log", "--since", text)
+        assert "no time" in why("changes", "--until", text)
+    for text in ("1998-01-01", "1998-01-01 14:30", "9000 days ago"):
+        assert "younger" in why("restore", f"@{{{text}}}")
+    assert "so many" in why("restore", "@~99999")
+    for text in ("@x", "@~", "@~-1", "@{}", "@{now"):
+        assert "{TIME}" in why("restore", text)
+    assert why("restore", "nothing") == ""
+
+
 def test_the_log_of_messages_kinds_and_times(cowfs: Cowfs, mounted: Path) -> None:
     one = checkpoint(cowfs, "-m", "Fix the tax", "--label", "v1")
     two = checkpoint(cowfs, "-m", "other")

@@ -269,10 +269,11 @@ def test_errors_have_code_and_hint(workspace: Path, bot: Agent) -> None:
         ("show", {"checkpoint": "nope", "path": "readme"}),
         ("diff", {"a": "nope"}),
         ("preview", {"checkpoint": "nope"}),
-        ("changes", {"since": "nope"}),
         ("log", {"before": "nope"}),
     ):
         assert unknown in bot.fails(tool, **arguments)
+    said = bot.fails("changes", since="nope")
+    assert "COWFS_UNKNOWN_CHECKPOINT: no checkpoint matches 'nope', and it is no time" in said
     assert "COWFS_UNKNOWN_PATH" in bot.fails("show", checkpoint="@", path="nothing")
     assert "COWFS_NOT_A_FILE" in bot.fails("show", checkpoint="@", path="src")
     bot.call("checkpoint", label="topic/one")

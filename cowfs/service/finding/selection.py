@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cowfs.errors import UnknownCheckpointError, UsageError
 from cowfs.format import records
 from cowfs.format.sessions import family
-from cowfs.service.selectors import parse_time
+from cowfs.service.selectors import NO_TIME, parse_time
 from cowfs.service.workspace import ReadOnly
 
 _MINUTE = 60_000_000_000
@@ -78,7 +78,9 @@ def bound_of(workspace: ReadOnly, text: str, now_ns: int, *, earliest: bool) -> 
     except UnknownCheckpointError:
         moment = parse_time(text, now_ns)
         if moment is None:
-            raise
+            if text.startswith("@"):
+                raise
+            raise UnknownCheckpointError(selector=text, why=f", and {NO_TIME}") from None
     if earliest and re.search(r"\d", text) and "ago" not in text:
         moment -= moment % (_MINUTE if re.fullmatch(r".*\d{1,2}:\d{2}", text.strip()) else _SECOND)
     return Bound(time=moment)
