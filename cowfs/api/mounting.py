@@ -146,7 +146,7 @@ def _pid(store: str) -> str:
 
 
 def _check_forbidden(base: str) -> None:
-    home = os.path.realpath(os.path.expanduser("~"))
+    home = os.path.realpath(places.home_directory())
     what = ""
     if base == "/":
         what = "the root directory"

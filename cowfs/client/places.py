@@ -47,12 +47,31 @@ class Place:
         return f"Place({self.base!r}, {self.mountpoint!r}, {self.store!r}, {self.mounted})"
 
 
+def home_directory() -> str:
+    """The user's home: HOME, or what the password database says where that is no absolute path, as
+    the XDG Base Directory Specification has it for its own variables; "/" without any."""
+    home = os.environ.get("HOME", "")
+    if os.path.isabs(home):
+        return home
+    import pwd
+
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/"
+    return home if os.path.isabs(home) else "/"
+
+
+def xdg_directory(variable: str, *below_home: str) -> str:
+    """A directory of the XDG Base Directory Specification: what the variable says, if that is an
+    absolute path; else the one below the user's home."""
+    found = os.environ.get(variable, "")
+    return found if os.path.isabs(found) else os.path.join(home_directory(), *below_home)
+
+
 def data_directory() -> str:
     """The user's cowfs directory."""
-    home = os.environ.get("XDG_DATA_HOME")
-    if not home or not os.path.isabs(home):
-        home = os.path.join(os.path.expanduser("~"), ".local", "share")
-    return os.path.join(home, "cowfs")
+    return os.path.join(xdg_directory("XDG_DATA_HOME", ".local", "share"), "cowfs")
 
 
 def make_private(directory: str) -> None:

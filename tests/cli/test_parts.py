@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import pwd
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from cowfs.api.mounting import default_store
 from cowfs.cli import graph, output
 from cowfs.cli.progress import ProgressLine
+from cowfs.client import places
 
 SECOND = 10**9
 NOW = 1_800_000_000 * SECOND
@@ -106,3 +110,35 @@ def test_progress_is_silent_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     with ProgressLine() as line:
         line.show("something", at_once=True)
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("home", [None, "", "here", "./here", "~"])
+@pytest.mark.parametrize("data", [None, "", "data", "../data"])
+def test_a_home_that_is_no_absolute_path(
+    monkeypatch: pytest.MonkeyPatch, home: str | None, data: str | None
+) -> None:
+    """XDG Base Directory Specification: "All paths set in these environment variables must be
+    absolute. If an implementation encounters a relative path in any of these variables it should
+    consider the path invalid and ignore it." Nothing goes below the working directory."""
+    for name, value in (("HOME", home), ("XDG_DATA_HOME", data), ("XDG_CONFIG_HOME", data)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_dir="/nowhere/ada"))
+    assert places.data_directory() == "/nowhere/ada/.local/share/cowfs"
+    assert default_store("/w/shop").startswith("/nowhere/ada/.local/share/cowfs/stores/shop-")
+    assert places.xdg_directory("XDG_CONFIG_HOME", ".config") == "/nowhere/ada/.config"
+    monkeypatch.setenv("XDG_DATA_HOME", "/elsewhere")
+    assert places.data_directory() == "/elsewhere/cowfs"
+
+
+def test_without_any_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without an entry in the password database, in a container."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert places.home_directory() == "/"

@@ -131,7 +131,7 @@ def _where(project: str, scope: str, program: str | None, *, statusline: bool) -
     words = ("cowfs",) if scope == PROJECT else (_program(),)
     if program is not None:
         words = (os.path.abspath(program) if os.sep in program else program,)
-    home = os.path.expanduser("~")
+    home = places.home_directory()
     return Where(scope, home, project, dict(os.environ), words, statusline)
 
 

@@ -98,10 +98,7 @@ def _quoted(text: str) -> str:
 
 
 def _units() -> str:
-    home = os.environ.get("XDG_CONFIG_HOME")
-    if not home or not os.path.isabs(home):
-        home = os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(home, "systemd", "user")
+    return os.path.join(places.xdg_directory("XDG_CONFIG_HOME", ".config"), "systemd", "user")
 
 
 def _systemctl(*arguments: str) -> None:
