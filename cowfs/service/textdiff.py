@@ -129,7 +129,7 @@ def _file_pairs(
     for change in changes:
         pairs.append((change.old, change.new))
         _tell_omitted(change, omitted)
-    pairs.extend(_moved_along(old, new, changes))
+    pairs.extend(_moved_along(old, new, changes, omitted))
     pairs = [(_carried(before), _carried(after)) for before, after in pairs]
     left = {one.path for one, two in pairs if one and (two is None or one.path != two.path)}
     taken = {two.path for one, two in pairs if two and (one is None or one.path != two.path)}
@@ -192,11 +192,18 @@ def _carried(node: Node | None) -> Node | None:
     return node if node is not None and patching.git_mode(node.mode) is not None else None
 
 
-def _moved_along(old: Tree, new: Tree, changes: Sequence[Change]) -> Iterator[_Pair]:
+def _moved_along(
+    old: Tree, new: Tree, changes: Sequence[Change], omitted: Omitted
+) -> Iterator[_Pair]:
     """The files in renamed directories that have no change of their own: git knows no directories.
 
-    A renamed directory is walked in the new state; what is listed there by itself is left out.
+    A renamed directory is walked in the new state; what is listed there by itself is left out, and
+    so is what cannot be read.
     """
+
+    def unreadable(path: bytes, error: CowfsError) -> None:
+        omitted(path, f"cannot be read: {error}")
+
     listed = {change.new.path: change for change in changes if change.new is not None}
     for top in changes:
         if top.status != "R" or top.new is None or top.old is None or not top.new.is_dir:
@@ -204,12 +211,16 @@ def _moved_along(old: Tree, new: Tree, changes: Sequence[Change]) -> Iterator[_P
         stack = [(top.old, top.new)]
         while stack:
             before, after = stack.pop()
-            for node in after.entries():
+            for node in after.entries(unreadable):
                 change = listed.get(node.path)
                 if change is not None and not (node.is_dir and change.status == "P"):
                     continue
                 name = node.path.rpartition(b"/")[2]
-                twin = old.find(join(before.path, name))
+                try:
+                    twin = old.find(join(before.path, name))
+                except CowfsError as error:
+                    unreadable(join(before.path, name), error)
+                    continue
                 if twin is None or twin.ino != node.ino:
                     continue
                 if node.is_dir:
@@ -222,8 +233,7 @@ def _tell_omitted(change: Change, omitted: Omitted) -> None:
     """Report what a patch cannot say of a change."""
     node = change.node
     if node.is_dir:
-        if change.status in "AD" and next(node.entries(), None) is None:
-            omitted(change.path, "an empty directory")
+        _tell_of_directory(change, node, omitted)
     elif _carried(node) is None:
         omitted(change.path, f"a {node.kind}")
         return
@@ -234,6 +244,17 @@ def _tell_omitted(change: Change, omitted: Omitted) -> None:
             lacking.remove("mode")
     if lacking:
         omitted(change.path, ", ".join(lacking))
+
+
+def _tell_of_directory(change: Change, node: Node, omitted: Omitted) -> None:
+    """Report a directory that git does not know: it has nothing in it, or cannot be read."""
+    failed: list[CowfsError] = []
+    if change.status in "AD":
+        empty = next(node.entries(lambda path, error: failed.append(error)), None) is None
+        if failed:
+            omitted(change.path, f"cannot be read: {failed[0]}")
+        elif empty:
+            omitted(change.path, "an empty directory")
 
 
 def _patch_of(before: Node | None, after: Node | None, omitted: Omitted) -> bytes:

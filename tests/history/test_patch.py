@@ -283,6 +283,24 @@ def test_what_a_patch_cannot_carry_is_told(rig: Rig) -> None:
         )
 
 
+def test_a_renamed_directory_that_cannot_be_read(rig: Rig, base: Path) -> None:
+    """What is in it is only in the base directory, and was removed there: the rest is told."""
+    assert rig.exists(b"d/sub")  # d is listed in the store then, and sub is not
+    a = rig.checkpoint()
+    rig.rename(b"d", b"e")
+    rig.write(b"file", b"L")
+    shutil.rmtree(base / "d/sub")
+    with history(rig) as workspace:
+        text, omitted = text_of(workspace, workspace.point(a.id), workspace.point("@"))
+    ((path, why),) = omitted
+    assert path == b"e/sub"
+    assert "cannot be read" in why
+    assert b"rename from d/one\nrename to e/one\n" in text
+    assert b"rename from d/two\nrename to e/two\n" in text
+    assert b"+++ b/file\n" in text
+    assert b"deep" not in text
+
+
 def test_a_file_that_is_only_named_does_not_stop_the_tools(rig: Rig, tmp_path: Path) -> None:
     a = rig.checkpoint()
     rig.create(b"huge")
