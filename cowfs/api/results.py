@@ -140,8 +140,8 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a restore would change. left_alone: patterns of volatile paths that it would not. state:
-    names the present state, for `Workspace.restore(expect=...)`."""
+    """What a restore would change. left_alone: patterns of volatile paths that differ and that it
+    would leave as they are. state: names the present state, for `Workspace.restore(expect=...)`."""
 
     checkpoint: Checkpoint
     changes: tuple[Change, ...]
@@ -154,7 +154,7 @@ class Restored:
     """What a restore, an undo or a redo did.
 
     checkpoint: what the workspace shows now. rescue: the state before. changed: how many inodes
-    differ. left_alone: patterns of volatile paths that were not restored.
+    differ. left_alone: patterns of volatile paths that differ and were not restored.
     """
 
     operation: str

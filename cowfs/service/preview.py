@@ -21,7 +21,8 @@ from cowfs.service.workspace import ReadOnly
 @dataclass(frozen=True, slots=True)
 class Preview:
     """now, target: the two states. checkpoint: the target's. changes: what must happen to the
-    present state. left: patterns of volatile paths that are left alone, as text."""
+    present state. left: patterns of volatile paths that differ and are left alone, as
+    text."""
 
     now: Point
     target: Point
@@ -54,8 +55,14 @@ def preview(
     for change in changes:
         if change.new is not None and change.new.is_thinned:
             raise ThinnedError(path=os.fsdecode(change.path), where=target.name)
-    names = tuple(os.fsdecode(pattern) for pattern in left)
+    names = tuple(os.fsdecode(p) for p in left if any(_concerns(change, p) for change in found))
     return Preview(now, target, target.checkpoint, changes, names)
+
+
+def _concerns(change: Change, pattern: bytes) -> bool:
+    """Whether a pattern leaves alone a path of a change."""
+    paths = [change.path] if change.old_path is None else [change.path, change.old_path]
+    return any(matches(path, [pattern]) for path in paths)
 
 
 def _excluded(change: Change, patterns: list[bytes]) -> bool:

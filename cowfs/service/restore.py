@@ -36,7 +36,7 @@ class Restored:
     """What a restore did. `seconds`: the daemon's own time, kernel caches included.
 
     changed: how many inodes differ, directories in which names changed among them.
-    left_alone: patterns of volatile paths that were not restored.
+    left_alone: patterns of volatile paths that differ and were not restored.
     conversation: how it goes on, if it went back, too.
     """
 
@@ -145,7 +145,8 @@ def restore(
         raise
     continuation = copying.finish() if copying is not None else None
     seconds = time.perf_counter() - started
-    return replace(result, seconds=seconds, left_alone=tuple(left), conversation=continuation)
+    told = tuple(pattern for pattern in left if pattern in result.left_alone)
+    return replace(result, seconds=seconds, left_alone=told, conversation=continuation)
 
 
 def converse(engine: Engine, author: Author, selector: str, *, expect: str = "") -> Conversed:
@@ -278,4 +279,5 @@ def _result(
         swapped.rescue,
         len(swapped.touched.inodes | {ino for ino, _ in swapped.touched.names}),
         time.perf_counter() - started,
+        tuple(swapped.left),
     )

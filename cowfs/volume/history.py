@@ -106,11 +106,13 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """A restore: the rescue checkpoint of the state before, and what changed."""
+    """A restore: the rescue checkpoint of the state before, and what changed. left: the patterns by
+    which something that differs was left as it is."""
 
     rescue: records.CheckpointRecord
     touched: Touched
     invalidation: Invalidation
+    left: frozenset[bytes] = frozenset()
 
 
 def new_checkpoint_id(volume: Volume) -> str:

@@ -10,6 +10,7 @@ Threading: owned by the volume's thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from cowfs.errors import DamagedRecordError, UnknownPathError
@@ -62,7 +63,9 @@ def restore_paths(
                 where=f"{target.id[:8]} nor in the present state",
             )
     companion.check()
-    refuse_thinned(volume, target, paths, lambda path: _matches(path, exclude))
+    refuse_thinned(
+        volume, target, paths, lambda path: next(_matching(path, exclude), None) is not None
+    )
     rescue = history.rescue(volume, author, target, branch, "restore")
     volume.sync()
     reached("restore-paths.rescued")
@@ -85,7 +88,7 @@ def restore_paths(
     touched = differing(before, view.snapshot)
     invalidation = history.invalidation_of(view, touched)
     invalidation.announcement = audience.announcement(before, view.snapshot, touched)
-    return Swapped(rescue, touched, invalidation)
+    return Swapped(rescue, touched, invalidation, frozenset(editor.left))
 
 
 def _look_into(view: View, path: bytes) -> None:
@@ -142,13 +145,13 @@ def _find(snapshot: Snapshot, path: bytes) -> tuple[int, int] | None:
     return found
 
 
-def _matches(path: bytes, patterns: list[bytes]) -> bool:
-    """Whether a path, or the last name of it, matches one of the patterns."""
-    return any(
-        fnmatchcase(path.decode("latin-1"), pattern.decode("latin-1"))
-        or fnmatchcase(path.rpartition(b"/")[2].decode("latin-1"), pattern.decode("latin-1"))
-        for pattern in patterns
-    )
+def _matching(path: bytes, patterns: list[bytes]) -> Iterator[bytes]:
+    """The patterns that a path, or the last name of it, matches."""
+    whole, name = path.decode("latin-1"), path.rpartition(b"/")[2].decode("latin-1")
+    for pattern in patterns:
+        wanted = pattern.decode("latin-1")
+        if fnmatchcase(whole, wanted) or fnmatchcase(name, wanted):
+            yield pattern
 
 
 class _Editor:
@@ -164,6 +167,8 @@ class _Editor:
         self.then = then
         self.now = view.snapshot
         self.exclude = exclude
+        self.left: set[bytes] = set()
+        """Those patterns of `exclude` by which something was left that differs."""
         self.adding = False
         self.restored: dict[int, Inode] = {}
         self.interesting = self._interesting()
@@ -209,8 +214,12 @@ class _Editor:
         found = self.then.lookup(above, name) if above else None
         self._sync_entry(directory, above, name, found, path)
 
-    def _excluded(self, path: bytes) -> bool:
-        return _matches(path, self.exclude)
+    def _leaves(self, path: bytes, *, differs: bool = True) -> bool:
+        """Whether something has to stay as it is; `left` gets the patterns if it differs."""
+        found = set(_matching(path, self.exclude))
+        if differs:
+            self.left |= found
+        return bool(found)
 
     def _sync_children(self, directory: Inode, then_ino: int, path: bytes) -> None:
         """Make the entries of a directory those that `then_ino` had."""
@@ -248,10 +257,12 @@ class _Editor:
         path: bytes,
     ) -> None:
         """Make one name what it was (`found`: its old inode and kind) in `then_parent`."""
-        if self._excluded(path):
-            return
         entries = self.view.directory(directory.ino).entries or {}
         packed = entries.get(name)
+        ino = found[0] if found is not None else None
+        differs = ino in self.interesting or (packed >> 4 if packed is not None else None) != ino
+        if self._leaves(path, differs=differs):
+            return
         if found is None:
             if packed is not None and self.adding:
                 self._remove(directory, name, path)
@@ -285,7 +296,7 @@ class _Editor:
             whole = True
             for child in list(self.view.directory(inode.ino).entries or {}):
                 below = path + b"/" + child
-                whole = not self._excluded(below) and self._remove(inode, child, below) and whole
+                whole = not self._leaves(below) and self._remove(inode, child, below) and whole
             if not whole:
                 return False
             directory.nlink -= 1

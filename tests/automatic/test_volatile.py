@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 
 from cowfs.service import config
 from cowfs.service import restore as restoring
+from cowfs.service.preview import preview
 from cowfs.service.volatile import left_alone, matches
 from cowfs.volume.history import Author
 from tests.cli.command import Cowfs
+from tests.history.states import history
 from tests.support.volumes import Rig
 
 
@@ -83,6 +86,44 @@ def test_a_restore_leaves_them_alone(rig: Rig) -> None:
     rig.undo()  # to the very state before
     assert contents(rig) == NEW
     assert rig.exists(b"src/more")
+
+
+@pytest.mark.parametrize(
+    ("paths", "wanted"),
+    [
+        ([b"top"], ()),
+        ([b"src/main"], ()),
+        ([b"src/deep", b"src/main"], ()),
+        ([b"src"], (b"node_modules",)),
+        ([b"src", b"target"], (b"node_modules",)),
+        ([b"target/out"], ()),
+        ([], (b"target", b"node_modules")),
+    ],
+)
+def test_what_is_left_alone_is_told(
+    rig: Rig, paths: list[bytes], wanted: tuple[bytes, ...]
+) -> None:
+    """Only what is below the named paths; by what only says what would change, too."""
+    one = rig.checkpoint()
+    change(rig)
+    rig.checkpoint()
+    with history(rig) as workspace:
+        seen = preview(workspace, rig.engine.volume.store.path, one.id, paths)
+    assert tuple(map(os.fsencode, seen.left)) == wanted
+    result = restoring.restore(rig.engine, Author(), one.id, paths=paths)
+    assert result.left_alone == wanted
+
+
+def test_what_does_not_differ_is_not_told(rig: Rig) -> None:
+    one = rig.checkpoint()
+    rig.write(b"top", b"new")
+    rig.write(b"target/out", b"new")
+    result = restoring.restore(rig.engine, Author(), one.id)
+    assert result.left_alone == (b"target",)
+    rig.write(b"src/main", b"new")
+    rig.create(b"src/deep/fresh", b"new")
+    assert restoring.restore(rig.engine, Author(), one.id).left_alone == (b"target",)
+    assert rig.read(b"src/main") == b"old"
 
 
 def test_unless_it_is_asked_for(rig: Rig) -> None:
