@@ -5,7 +5,8 @@ epoch leaves nothing. So the epoch is sealed at the *first* removal of a run (no
 `RUN_SECONDS` before it) if it has changes that no checkpoint has: in the FUSE thread, between two
 requests, in less than a millisecond. In a run that goes on it is done again every `spacing` seconds
 if things were made or changed meanwhile. When the run is over and was big, the checkpoint is
-told so (service/automatic.py).
+told so (service/automatic.py). Where another operation is at work in that moment (a step of
+garbage collection, say), which a removal cannot wait for, the next removal tries again.
 
 The kernel's dirty pages cannot be flushed here: they come by requests that this thread must answer.
 So what programs have written to files that they still hold open, and the kernel has not sent yet,
@@ -53,11 +54,12 @@ class Deletions:
         self._last = self._looked = -math.inf
         self._count = 0
         self._kept = ""
+        self._missed = False
 
     def before(self, parent: int, name: bytes, files: int) -> None:
         """A name is about to be removed, of so many files (0 for a directory)."""
         moment = time.monotonic()
-        if moment - self._last > RUN_SECONDS:
+        if self._missed or moment - self._last > RUN_SECONDS:
             self._begin(moment, parent, name, fresh=True)
         elif moment - self._looked > self.spacing:
             self._begin(moment, parent, name, fresh=False)
@@ -65,7 +67,7 @@ class Deletions:
         self._count += files
 
     def _begin(self, moment: float, parent: int, name: bytes, *, fresh: bool) -> None:
-        self._looked = moment
+        self._looked, self._missed = moment, False
         if fresh:
             self.finish()
             self._kept = ""
@@ -77,6 +79,7 @@ class Deletions:
             if not self._has_unsaved(parent, name, fresh=fresh):
                 return
             if not self._operation.acquire(blocking=False):
+                self._missed = True
                 return
             try:
                 if self._kept:

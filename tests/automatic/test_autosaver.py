@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from typing import Any, cast
 import pytest
 
 from cowfs.daemon.autosaver import Autosaver
+from cowfs.daemon.deletions import Deletions
 from cowfs.daemon.schedule import RETRY_SECONDS
 from cowfs.errors import StoreFullError
 from cowfs.format import records
@@ -26,13 +28,14 @@ from cowfs.service.engine import LocalEngine
 from cowfs.service.selectors import all_checkpoints
 from cowfs.store.env import open_store
 from cowfs.store.snapshot import Reader
+from cowfs.types import ROOT_INO
 from cowfs.volume.history import Author
 from tests.cli.command import Cowfs
 from tests.limits.test_full import write_until_full
 from tests.mount.calls import eventually
 from tests.support import mounting
 from tests.support.mounting import Mounted
-from tests.support.volumes import Rig
+from tests.support.volumes import AUTHOR, Rig
 
 SOON = '[checkpoints]\nsettle = "100ms"\nspacing = "off"\n'
 ONLY_DELETIONS = '[checkpoints]\nsettle = "off"\ninterval = "off"\nbefore_deletion = 20\n'
@@ -166,6 +169,7 @@ def test_rm_rf_is_taken_back_with_the_last_edits(base: Path) -> None:
     fill(base)
     with watched(base, ONLY_DELETIONS) as mount:
         by_hand = mount.checkpoint("by hand")
+        mount.call("flush")  # waits for what the checkpoint adds after it was answered
         for number in range(0, 60, 3):
             (base / "src" / f"d{number % 7}" / f"f{number}").write_text("edited a moment ago")
         (base / "src" / "d1" / "new").write_text("made a moment ago")
@@ -181,6 +185,31 @@ def test_rm_rf_is_taken_back_with_the_last_edits(base: Path) -> None:
         assert tree(base) == before
         # What the daemon makes by itself is not counted.
         assert mount.restore("@~1")["checkpoint"]["id"] == by_hand
+
+
+def test_a_deletion_that_begins_during_another_operation(open_rig: Callable[[], Rig]) -> None:
+    """What is removed in that moment has no checkpoint; all that is removed after it has."""
+    rig = open_rig()
+    for name in (b"f0", b"f1", b"f2", b"f3"):
+        rig.create(name, b"made a moment ago")
+    operation = threading.RLock()
+    deletions = Deletions(rig.volume, operation, AUTHOR)
+    deletions.files = 3
+
+    def remove(name: bytes) -> None:
+        deletions.before(ROOT_INO, name, 1)
+        rig.unlink(name)
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(operation.acquire).result()
+        remove(b"f0")
+        elsewhere.submit(operation.release).result()
+    for name in (b"f1", b"f2", b"f3"):
+        remove(name)
+    rig.volume.sync()
+    (kept,) = all_checkpoints(rig.volume.reader)[1:]
+    rig.restore(kept)
+    assert rig.ls() == [b"f1", b"f2", b"f3"]
 
 
 @pytest.mark.usefixtures("needs_fuse")
