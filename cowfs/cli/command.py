@@ -10,9 +10,6 @@ import click
 
 from cowfs.cli.context import Context
 
-HOW_MANY = click.IntRange(0, sys.maxsize)
-"""For -n: so many, 0 for all."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 if TYPE_CHECKING:
@@ -22,6 +19,19 @@ else:
     Parameter = Number = click.ParamType
 
 HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def how_many(default: int, what: str = "How many") -> Callable[[F], F]:
+    """The option -n, `limit`: so many, 0 for all."""
+    return click.option(
+        "-n",
+        "limit",
+        type=click.IntRange(0, sys.maxsize),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=f"{what}; 0 is all.",
+    )
 
 
 class Command(click.Command):

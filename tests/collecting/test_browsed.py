@@ -17,13 +17,13 @@ import pytest
 from cowfs.daemon.collector import Collector
 from cowfs.service.selectors import all_checkpoints
 from cowfs.types import ROOT_INO
+from tests.conftest import MountFunction
 from tests.mount.calls import errno_of, eventually, opened
 from tests.support import mounting
 from tests.support.listing import difference, listing, portable
 from tests.support.mounting import Mounted
 from tests.support.volumes import Rig
 
-MountFunction = Callable[..., Mounted]
 COUNT = 4
 SIZE = 1 << 20
 LAST_ONLY = {"keep_last": 1}

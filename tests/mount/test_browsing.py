@@ -15,6 +15,7 @@ import pytest
 
 from cowfs.client.rpc import RpcError
 from cowfs.volume import history
+from tests.conftest import MountFunction
 from tests.mount.calls import (
     NOBODY,
     Inotify,
@@ -31,8 +32,6 @@ from tests.mount.states import State, assert_same, fill_base, make_first, make_s
 from tests.support.listing import difference, listing, portable
 from tests.support.mounting import Mounted
 from tests.support.volumes import AUTHOR, Rig
-
-MountFunction = Callable[..., Mounted]
 
 
 @pytest.fixture

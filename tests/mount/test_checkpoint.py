@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import MountFunction
 from tests.mount.calls import PAGE, opened, write_file
 from tests.mount.history import file_in, names_in
 from tests.mount.mounts import killed_and_mounted_again
@@ -22,7 +23,6 @@ from tests.mount.states import assert_same, state_of
 from tests.mount.steps import expected, operations
 from tests.support.mounting import Mounted
 
-MountFunction = Callable[..., Mounted]
 MIB = 1 << 20
 
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import MountFunction
 from tests.mount.test_lifecycle import base_as_the_daemon_sees_it
-from tests.support.mounting import Mounted
-
-MountFunction = Callable[..., Mounted]
 
 
 def same_stat(one: str | Path, two: str | Path) -> None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import MountFunction
 from tests.mount.calls import drop_caches, opened
 from tests.support.mounting import Mounted
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ROOM = 128
-MountFunction = Callable[..., Mounted]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs CAP_DAC_READ_SEARCH")
 

@@ -16,12 +16,11 @@ import pytest
 
 from cowfs.service.verify import verify
 from cowfs.volume.namespace import RENAME_EXCHANGE
+from tests.conftest import MountFunction
 from tests.mount.calls import eventually, opened, renameat2
 from tests.mount.history import looking
 from tests.support import mounting
 from tests.support.mounting import Mounted
-
-MountFunction = Callable[..., Mounted]
 
 
 @pytest.fixture

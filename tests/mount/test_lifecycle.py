@@ -17,7 +17,8 @@ import pytest
 from cowfs.client.rpc import RpcError
 from cowfs.daemon.standby import is_exiting
 from cowfs.mount.loop import Loop, LoopEndedError
-from tests.mount.calls import child_process, errno_of, eventually, opened, write_file
+from tests.conftest import MountFunction
+from tests.mount.calls import child_process, drop_caches, errno_of, eventually, opened, write_file
 from tests.mount.mounts import kill, killed_and_mounted_again
 from tests.mount.states import assert_same, fill_base, make_first, make_second, state_of
 from tests.mount.steps import expected, operations
@@ -26,7 +27,6 @@ from tests.support.listing import difference, listing, portable
 from tests.support.mounting import Mounted, MountRefusedError, remove_mounts
 from tests.support.volumes import Rig
 
-MountFunction = Callable[..., Mounted]
 _SECONDS = 30
 _CONTROL = "/sys/fs/fuse/connections"
 
@@ -147,8 +147,7 @@ def test_the_kernel_may_forget_everything(mount: MountFunction, base: Path) -> N
     held = os.open(base / "f7", os.O_RDONLY)
     mounted.call("flush")
     wait_until_imported(mounted)
-    os.sync()
-    Path("/proc/sys/vm/drop_caches").write_text("3")
+    drop_caches()
     with mounted.client() as client:  # the kernel's FORGETs come on their own
         eventually(lambda: bool(client.call("status")["inodes_in_memory"] < 300))
     assert os.pread(held, 10, 0) == b"7"

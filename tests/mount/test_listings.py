@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cowfs.mount import wire
+from tests.conftest import MountFunction
 from tests.mount.calls import errno_of, getdents, opened, write_file
 from tests.support.mounting import Mounted
-
-MountFunction = Callable[..., Mounted]
 
 _NAMES = 300
 _OPEN_AND_CLOSE = 2

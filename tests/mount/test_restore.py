@@ -18,6 +18,7 @@ from typing import IO
 
 import pytest
 
+from tests.conftest import MountFunction
 from tests.mount.calls import (
     AT_SYMLINK_FOLLOW,
     PAGE,
@@ -42,8 +43,6 @@ from tests.mount.states import (
     state_of,
 )
 from tests.support.mounting import Mounted
-
-MountFunction = Callable[..., Mounted]
 
 
 @pytest.fixture

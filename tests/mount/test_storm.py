@@ -12,6 +12,7 @@ import pytest
 
 from cowfs.client.rpc import RpcError
 from cowfs.service.verify import verify
+from tests.conftest import MountFunction
 from tests.mount.calls import drop_caches, eventually, in_child
 from tests.mount.history import looking, stored_ctimes
 from tests.mount.mounts import killed_and_mounted_again
@@ -19,7 +20,6 @@ from tests.mount.states import assert_same, fill_base, state_of
 from tests.mount.storm import Storm
 from tests.support.mounting import Mounted
 
-MountFunction = Callable[..., Mounted]
 SECONDS = 6.0
 
 

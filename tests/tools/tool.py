@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ SECONDS = 100
 _COWFS = "import sys; from cowfs.__main__ import main; sys.exit(main())"
 _KEPT = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")
 
-MountFunction = Callable[..., Mounted]
 Words = Sequence[str | os.PathLike[str]]
 
 

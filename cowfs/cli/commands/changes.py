@@ -11,7 +11,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import HOW_MANY, Checkpoint, FilePath, command
+from cowfs.cli.command import Checkpoint, FilePath, command, how_many
 from cowfs.cli.context import Context
 from cowfs.errors import UsageError
 from cowfs.service.audit.log import Log, Process
@@ -63,15 +63,7 @@ _LOOK_SECONDS = 0.3
     help="What processes of no session did while one was going on.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on, until interrupted or unmounted.")
-@click.option(
-    "-n",
-    "limit",
-    type=HOW_MANY,
-    default=25,
-    show_default=True,
-    metavar="N",
-    help="How many; 0 is all.",
-)
+@how_many(25)
 def changes(
     context: Context,
     paths: tuple[str, ...],

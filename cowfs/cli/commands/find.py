@@ -12,7 +12,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import output
-from cowfs.cli.command import HOW_MANY, command
+from cowfs.cli.command import command, how_many
 from cowfs.cli.context import Context
 from cowfs.cli.progress import ProgressLine
 from cowfs.client import places
@@ -35,15 +35,7 @@ from cowfs.service.states import States
 )
 @click.argument("name", metavar="NAME")
 @click.option("--deleted", is_flag=True, help="Only files that are not there any more.")
-@click.option(
-    "-n",
-    "limit",
-    type=HOW_MANY,
-    default=100,
-    show_default=True,
-    metavar="N",
-    help="How many; 0 is all.",
-)
+@how_many(100)
 def find(context: Context, name: str, deleted: bool, limit: int) -> None:
     """Find files by name, in the present state and in every checkpoint.
 

@@ -12,7 +12,7 @@ import click
 
 from cowfs.cli import context as opening
 from cowfs.cli import graph, output
-from cowfs.cli.command import HOW_MANY, FilePath, Session, command
+from cowfs.cli.command import FilePath, Session, command, how_many
 from cowfs.cli.context import Context
 from cowfs.cli.events import describe
 from cowfs.cli.folding import fold
@@ -42,15 +42,7 @@ from cowfs.service.workspace import ReadOnly
     ],
 )
 @click.argument("paths", nargs=-1, metavar="[PATH]...", type=FilePath())
-@click.option(
-    "-n",
-    "limit",
-    type=HOW_MANY,
-    default=25,
-    show_default=True,
-    metavar="N",
-    help="How many checkpoints; 0 is all.",
-)
+@how_many(25, "How many checkpoints")
 @click.option("--grep", "pattern", metavar="REGEX", help="Only where message or label match.")
 @click.option("-i", "--ignore-case", is_flag=True, help="For --grep.")
 @click.option("--since", metavar="WHEN", help="Not older: a checkpoint or a time.")
